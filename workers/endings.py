@@ -20,6 +20,7 @@ from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.contract.output import Pending, bad_output, encoded_output, pending_of
 from workers.instances.outputs import Outputs
 from workers.results import Suspension, limited, without_secrets
+from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
 
@@ -99,7 +100,7 @@ class Endings:
 
     def untold(self, run: Run) -> Collection[str]:
         """Return which tools the run's Turn has lost without other workers knowing."""
-        return self.registry.dynamic.untold(run.call)
+        return self.registry.dynamic.untold(run.call.agent_name, turn_of(run.call))
 
     def tell(self, run: Run, names: Collection[str]) -> None:
         """Tell other workers of tools that the Turn has lost; if that fails, the result is still valid."""

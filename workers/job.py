@@ -8,10 +8,10 @@ its result. What the calls of an export have in common is worked out once. Any o
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from json.encoder import encode_basestring as quoted
-from time import monotonic, thread_time
+from time import monotonic
 from typing import Any, TypeVar
 
 from broker_config import serializer
@@ -32,13 +32,10 @@ from goondan_tasks.ledger.claim_request import read_retried
 from goondan_tasks.ledger.limiter import key_limit
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from workers.cancellation import Cancellation
-from workers.concurrency.threads import SHORT_SECONDS
 from workers.concurrency.watchdog import CallOff
-from workers.forks import end_fork
+from workers.plan import Plan
 from workers.progress_reporter import ProgressReporter
 from workers.step_records import STEP_FIELDS, is_sound, shown_id
-from workers.tools.registered_tool import RegisteredTool
-from workers.turns.pipeline import Layer
 
 T = TypeVar("T")
 
@@ -76,93 +73,6 @@ _RESULT = (
     '"instanceKey":%s,"turnId":%s,"traceId":%s,"spanId":%s,"correlationId":%s,"worker":%s,"attempt":%d,'
     '"queuedAt":"%s","startedAt":"%s","finishedAt":"%s","durationMs":%r}}'
 )
-
-
-#: a handler that is off the processor for longer than this, in seconds, may be waiting for something
-IDLE_SECONDS = 0.001
-
-#: this many such runs in a row are no coincidence; a single one may be due to a busy machine
-SURE = 3
-
-
-class SlowToolDetector:
-    """Learns from a tool's runs whether its blocking handler is slow: idle for that long, in seconds."""
-
-    __slots__ = ("_most_idle", "_suspicion")
-
-    def __init__(self, most_idle: float = IDLE_SECONDS) -> None:
-        self._suspicion = 0
-        self._most_idle = most_idle
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether its calls would keep short ones waiting; then each gets a thread of its own."""
-        return self._suspicion >= SURE
-
-    def note_slow(self) -> None:
-        """Record that a handler has taken long."""
-        self._suspicion = SURE
-
-    def timed(self, handler: Callable[[], T]) -> T:
-        """Run a handler and learn from the time that it takes."""
-        begun, busy = monotonic(), thread_time()
-        try:
-            return handler()
-        finally:
-            wall = monotonic() - begun
-            self.learn(wall, wall - (thread_time() - busy))
-            end_fork()
-
-    def learn(self, wall: float, idle: float) -> None:
-        """Record how many seconds a handler took, and how many of them it was idle.
-
-        One long run is enough; short waits count only if there are several in a row.
-        """
-        if wall > SHORT_SECONDS:
-            self._suspicion = SURE
-        elif idle > self._most_idle:
-            self._suspicion += 1
-        elif self._suspicion:
-            self._suspicion = 0
-
-
-#: the versions of everything that extensions may put around calls
-Stamp = tuple[object, ...]
-
-
-@dataclass(eq=False, slots=True)
-class Plan:
-    """How the plain calls of an export are run."""
-
-    tool: RegisteredTool
-    handler: Callable[[Any, JsonObject], Any]
-    limit_seconds: float
-    detector: SlowToolDetector
-    #: the plan is valid until extensions change one of these versions
-    stamp: Stamp
-    message_limit: int = field(init=False)
-    has_retry: bool = field(init=False)
-    #: the middlewares around the handler, the outermost first
-    layers: tuple[Layer, ...] = ()
-    #: whether the handler takes the call instead of a context, as that of a Step's opening does
-    takes_call: bool = False
-    #: whether the handler is awaited on the event loop
-    is_awaited: bool = field(init=False)
-    #: whether calls begin on the event loop, for their handler or for a middleware
-    on_loop: bool = field(init=False)
-    #: the arguments that are the idempotencyKey of its calls, if it declares one
-    key_arguments: Sequence[str] = field(init=False)
-
-    def is_open_after(self, result: ToolCallResult) -> bool:
-        """Return whether a call may go on after this result: it is pending, or may be tried again."""
-        return result.status == "pending" or (result.status == "error" and self.has_retry)
-
-    def __post_init__(self) -> None:
-        self.message_limit = self.tool.bound.tool.spec.error_message_limit
-        self.has_retry = self.tool.bound.export.retry is not None
-        self.key_arguments = self.tool.bound.export.idempotency_key or ()
-        self.is_awaited = self.tool.is_async
-        self.on_loop = self.is_awaited or any(layer.is_async for layer in self.layers)
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
@@ -329,10 +239,10 @@ class Job:
         if self.state is JobState.STARTED and not self.is_fresh:
             self.state = JobState.CLAIMED
 
-    def begin(self, *, has_layers: bool) -> None:
-        """Note that the first code around the call begins: the handler, if it has no middlewares."""
+    def begin(self, *, is_wrapped: bool) -> None:
+        """Note that the first code around the call begins: the handler, if nothing is around it."""
         self.begun_at = monotonic()
-        if not has_layers:
+        if not is_wrapped:
             self.started_at, self.handler_at = self.clock(), self.begun_at
 
     def begin_handler(self) -> None:
@@ -485,6 +395,12 @@ class Job:
     def tool_name(self) -> str:
         """The tool's name as the call has it."""
         return str(self.read().get("toolName"))
+
+    @property
+    def turn(self) -> tuple[str, str]:
+        """The instanceKey and the turnId of a plain call."""
+        call = self.read()
+        return call["instanceKey"], call["turnId"]
 
     @property
     def shown_id(self) -> str:

@@ -25,11 +25,19 @@ from workers.concurrency.event_loop import EventLoopThread, RunOnThread, beside_
 from workers.concurrency.threads import on_new_thread
 from workers.contexts import ContextFactory
 from workers.endings import Endings
-from workers.extensions.events import TOOL_CALLED, TOOL_COMPLETED, EventListeners, running
+from workers.extensions.events import (
+    TOOL_CALLED,
+    TOOL_COMPLETED,
+    EventListeners,
+    running,
+    tell_called,
+    tell_completed,
+)
 from workers.extensions.pipelines import AgentPipelines
 from workers.instances.workdirs import OpenWait
-from workers.job import Job, Plan, SlowToolDetector, Stamp, result_of
+from workers.job import Job, result_of
 from workers.outcome import FunctionOutcome, outcome_of
+from workers.plan import Plan, SlowToolDetector, Stamp
 from workers.processes.isolation import IsolatedTool
 from workers.tools.registry import Registry
 from workers.turns.opening import opening_detector, plan_of_opening
@@ -78,6 +86,8 @@ class Plans:
         if not job.is_plain:
             return None
         call, agent, name = job.read(), job.agent, job.tool_name
+        if self.registry.dynamic.has_turns and name in self.registry.dynamic.of(agent, job.turn):
+            return None  # the Turn has a tool of its own
         plan, stamp = self._plans.get((agent, name)), self._stamp
         if plan is None or plan.stamp != stamp:
             plan = self._made(agent, name, stamp)
@@ -91,19 +101,14 @@ class Plans:
     @property
     def _stamp(self) -> Stamp:
         """The versions that change whenever extensions change what happens around calls."""
-        return self.pipelines.ranks.version, self.events.version, self.registry.dynamic.version
+        return self.pipelines.ranks.version, self.events.version, self.registry.dynamic.lasting_version
 
     def _made(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
         events, registry = self.events, self.registry
         if name == STEP_TOOL:
             detector = self._detectors.setdefault((agent, name), opening_detector())
             return plan_of_opening(registry, agent, self.contexts.longest_seconds, detector, stamp)
-        if (
-            self.pipelines.has_older(agent)
-            or events.has(agent, TOOL_CALLED)
-            or events.has(agent, TOOL_COMPLETED)
-            or registry.dynamic.has_turns
-        ):
+        if self.pipelines.has_older(agent):
             return None
         tool, layers = registry.ready(agent, name), self.pipelines.layers(agent, "toolCall")
         if tool is None or tool.only_waits or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
@@ -115,7 +120,9 @@ class Plans:
         if is_open or self.endings.suspension.asks(bound):
             return None
         detector = self.detector(agent, name)
-        return Plan(tool, tool.handler, self.contexts.longest_seconds(bound), detector, stamp, layers)
+        limit_seconds = self.contexts.longest_seconds(bound)
+        is_heard = events.has(agent, TOOL_CALLED) or events.has(agent, TOOL_COMPLETED)
+        return Plan(tool, tool.handler, limit_seconds, detector, stamp, layers, is_heard=is_heard)
 
     def workdir(self, job: Job) -> Path:
         """Return the workdir of a plain call, made on first use; raises as ``InstanceWorkdirs.open``."""
@@ -130,9 +137,9 @@ class Plans:
     def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
         """Return the result of a plain call with invalid arguments; ``None`` if they are valid.
 
-        If the call has middlewares, these may change its arguments first.
+        If anything is around the call, it comes first: middlewares may change the arguments.
         """
-        if plan.layers:
+        if plan.is_wrapped:
             return None
         faults = plan.tool.arguments.faults(job.read()["args"])
         if not faults:
@@ -153,15 +160,15 @@ class Plans:
         return self.general_result(job, plan, outcome) if result is None else result
 
     def _called(self, job: Job, plan: Plan, context: ToolContext, mark_again: MarkAgain) -> Any:
-        """Run the handler of a plain call, within its middlewares if it has any."""
-        if not plan.layers:
+        """Run the handler of a plain call, within what is around it, if anything is."""
+        if not plan.is_wrapped:
             return plan.handler(job.original if plan.takes_call else context, job.read()["args"])
 
         async def handle(arguments: JsonObject) -> Any:
             here = partial(plan.handler, context, arguments)
             return await beside_loop(here, on_new_thread) if is_on_loop() else here()
 
-        coroutine = self._within_layers(job, plan, handle, on_new_thread, mark_again)
+        coroutine = self._wrapped(job, plan, handle, on_new_thread, mark_again)
         ended = drive(coroutine)
         if ended is not None:
             return ended[0]
@@ -173,14 +180,16 @@ class Plans:
     ) -> Any:
         """Run a plain call on the event loop; ``beside`` runs plain middlewares, which may block."""
         running.set(job)
-        if plan.layers:
-            return await self._within_layers(job, plan, handle, beside, mark_again)
+        if plan.is_wrapped:
+            return await self._wrapped(job, plan, handle, beside, mark_again)
         return await handle(job.read()["args"])
 
-    async def _within_layers(
+    async def _wrapped(
         self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: MarkAgain
     ) -> Any:
         """Return the handler's value, or the result that a middleware has given instead."""
+        if plan.is_heard:
+            tell_called(self.events, job.original)
 
         async def core(around: ToolCallContext) -> Any:
             faults = plan.tool.arguments.faults(around.args)
@@ -217,11 +226,11 @@ class Plans:
         if outcome.error is not None:
             return None
         value = outcome.get()
-        if plan.layers:
-            if not isinstance(value, HandlerValue):
+        if plan.is_wrapped:
+            if plan.is_heard or not isinstance(value, HandlerValue):
                 return None
             value = value.value
-        if self._stamp != plan.stamp or may_be_pending(value):
+        if self._stamp != plan.stamp or may_be_pending(value) or self._has_untold(job):
             return None
         try:
             output = serializer.encode(value, serializer.DEEPEST)
@@ -232,13 +241,24 @@ class Plans:
         job.output, job.output_text = value, output
         return result_of(job, job.read(), output.decode())
 
+    def _has_untold(self, job: Job) -> bool:
+        dynamic = self.registry.dynamic
+        return dynamic.has_turns and bool(dynamic.untold(job.agent, job.turn))
+
     def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
         """Return the result of a plain call, whatever it has returned or raised; this may block."""
+        result = self._described(job, plan, outcome)
+        if not plan.takes_call:
+            running.set(job)
+            tell_completed(self.events, job.original, result)
+        return result
+
+    def _described(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
         run, endings = job.claim.run, self.endings
 
         def result() -> ToolCallResult:
             value = outcome.get()
-            if plan.layers and not isinstance(value, HandlerValue):
+            if plan.is_wrapped and not isinstance(value, HandlerValue):
                 made: ToolCallResult = value
             else:
                 value = value.value if isinstance(value, HandlerValue) else value

@@ -51,7 +51,7 @@ FOREIGN_CODE = {
     "workers/concurrency/event_loop.py beside_loop.work",
     "workers/executor.py Executor.execute",
     "workers/plans.py Plans.run",
-    "workers/plans.py Plans.general_result",
+    "workers/plans.py Plans._described",
     "workers/extensions/events.py _Registration.call",
     "workers/extensions/events.py _Registration.finish",
     "workers/extensions/loader.py ExtensionLoader._run_register",

@@ -65,6 +65,10 @@ class Kind:
     def is_event(self) -> bool:
         return self.name == "event"
 
+    @property
+    def has_middleware(self) -> bool:
+        return "middleware" in self.name
+
 
 KINDS = (
     Kind("sync", has_plan=True),
@@ -72,6 +76,7 @@ KINDS = (
     Kind("async", "on_loop.py", has_plan=True),
     Kind("middleware", extensions=("Extension/around",)),
     Kind("plain-middleware", extensions=("Extension/layer",), has_plan=True),
+    Kind("listened-to", extensions=("Extension/listener",), has_plan=True),
     Kind("limited", policy={"maxConcurrency": 1}),
     Kind("isolated", policy={"isolation": "process"}),
     Kind("javascript", "tools.mjs", has_plan=True),
@@ -140,7 +145,7 @@ def _documents() -> Iterator[dict[str, Any]]:
     names = [f"Agent/{agent['metadata']['name']}" for agent in agents]
     yield _resource("Package", "kinds-of-calls")
     yield _resource("Swarm", "default", entryAgent=names[0], agents=names)
-    for extension in ("around", "layer"):
+    for extension in ("around", "layer", "listener"):
         yield _resource("Extension", extension, entry=f"./{extension}.py")
     arm = {"name": "hold-marks", "parameters": {"type": "object"}}
     yield _resource("Tool", "arm", entry="./arm.py", exports=[arm])

@@ -139,7 +139,7 @@ def _differs(what: str, seen: Any, promised: Any) -> Iterator[str]:
 
 def _of_begins(seen: Seen, promise: Promise) -> Iterator[str]:
     yield from _differs("the handler began so often", seen.begun, promise.begun)
-    if seen.cell.kind.extensions:  # it also stands around the question for an approval
+    if seen.cell.kind.has_middleware:  # it also stands around the question for an approval
         around = promise.begun + (promise.awaits == "approval")
         yield from _differs("the middleware began so often", seen.begun_around, around)
 

@@ -481,7 +481,7 @@ def finish(world: StepsWorld, pick: Random) -> bool:
         return False
     held = pick.choice(_runs(world, worker, has_begun=True))
     bench, run = world.benches[worker.process], held.claim.run
-    one, untold = world.known(run.id), bench.registry.dynamic.untold(run.call)
+    one, untold = world.known(run.id), bench.registry.dynamic.untold(run.call.agent_name, turn_of(run.call))
     try:
         with _interrupted(world, bench.program, pick):
             if untold:

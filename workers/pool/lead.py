@@ -26,8 +26,9 @@ from goondan_tasks.contract.messages import ToolCallResult, redis_clock
 from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
-from workers.job import STATES, Ended, Job, JobState, Plan
+from workers.job import STATES, Ended, Job, JobState
 from workers.plain_context import PlainContext
+from workers.plan import Plan
 from workers.pool.limits import finish_many, follow, note_verdict
 from workers.pool.loop_calls import LoopCalls, Pool, log_damaged, note_stored
 from workers.runtime import WorkerRuntime
@@ -347,7 +348,7 @@ class Lead:
     def _run(self, job: Job, plan: Plan, number: int) -> None:
         self._runtime.event_loop.flush()
         context = PlainContext(job, self._pool)
-        job.begin(has_layers=bool(plan.layers))
+        job.begin(is_wrapped=plan.is_wrapped)
         self._begin(job)
         result = self._runtime.revisions.active.executor.plans.run(job, plan, context, self._pool.mark_again)
         with self._lock:
@@ -363,7 +364,7 @@ class Lead:
 
     def _run_apart(self, job: Job, plan: Plan) -> None:
         """Run a call that is known to take long on a thread of its own."""
-        job.begin(has_layers=bool(plan.layers))
+        job.begin(is_wrapped=plan.is_wrapped)
         self._pool.detach(job)
         self._has_slot = False  # it goes with the call
         self._threads.run(partial(self._run_detached, job, plan))

@@ -27,9 +27,10 @@ from workers.concurrency.shared_thread import SharedThread
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads, Work
 from workers.handlers import timed_out
-from workers.job import Ended, Job, JobState, Plan
+from workers.job import Ended, Job, JobState
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices, PlainContext
+from workers.plan import Plan
 from workers.plans import Plans
 from workers.pool.limits import finish_many
 from workers.runtime import WorkerRuntime
@@ -181,7 +182,7 @@ class LoopCalls:
     def begin(self, job: Job, plan: Plan) -> None:
         """Let the loop run a call that is marked as started, after the next flush; its slot goes with it."""
         call = LoopCall(job, plan, self._runtime.revisions.active.executor.plans)
-        job.begin(has_layers=bool(plan.layers))
+        job.begin(is_wrapped=plan.is_wrapped)
         self._short[job.token] = call
         self._event_loop.put_off(partial(self._start, call))
 

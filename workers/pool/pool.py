@@ -335,7 +335,7 @@ class CallPool(BasePool):
 
         job.limit_handler(limit_handler)
         end_limit: CallOff = job.end_handler
-        if plan.layers:  # they may take as long again as the handler
+        if plan.is_wrapped:  # what is around it may take as long again as the handler
             end_limit = watch(2 * plan.limit_seconds, way_timed_out, patience=job.begun_at - monotonic())
 
         def end(result: ToolCallResult) -> None:

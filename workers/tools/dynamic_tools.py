@@ -81,13 +81,12 @@ class DynamicTools:
         self._of_turns: OrderedDict[tuple[str, TurnKey], ToolsOfTurn] = OrderedDict()
         #: grows with every change
         self.version = 0
+        #: grows with every change of the lasting tools
+        self.lasting_version = 0
+        #: whether any Turn has registered or unregistered tools here
+        self.has_turns = False
         #: the number of Turns whose tools were dropped
         self.forgotten = 0
-
-    @property
-    def has_turns(self) -> bool:
-        """Whether any Turn has registered or unregistered tools here."""
-        return bool(self._of_turns)
 
     def of(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
         """Return an agent's lasting tools, or those registered in a Turn, by name."""
@@ -130,7 +129,7 @@ class DynamicTools:
                 own = self._of_turn(agent, tool.turn)
                 gone, untold = own.gone - {name}, own.untold - {name}
                 self._keep(agent, tool.turn, replace(own, tools=tools, gone=gone, untold=untold))
-            self.version += 1
+            self._changed(is_lasting=tool.turn is None)
         if replaced is not None:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
 
@@ -149,7 +148,8 @@ class DynamicTools:
                 if is_found:
                     untold = own.untold | {name}
                     self._keep(agent, turn, replace(_without(own, {name}), untold=untold))
-            self.version += is_found
+            if is_found:
+                self._changed(is_lasting=turn is None)
         return is_found
 
     def begin_step(
@@ -164,7 +164,7 @@ class DynamicTools:
             now = _without(told, own.untold.union(gone))
             if now != own:
                 self._keep(agent, turn, now)
-                self.version += 1
+                self._changed(is_lasting=False)
 
     def clear(self, agent: str) -> None:
         """Remove all tools of an agent."""
@@ -172,11 +172,12 @@ class DynamicTools:
             self._lasting.pop(agent, None)
             for key in [key for key in self._of_turns if key[0] == agent]:
                 del self._of_turns[key]
-            self.version += 1
+            self.has_turns = bool(self._of_turns)
+            self._changed(is_lasting=True)
 
-    def untold(self, call: ToolCall) -> frozenset[str]:
-        """Return the tools unregistered in a call's Turn that are not in Redis yet."""
-        return self._of_turn(call.agent_name, turn_of(call)).untold if self._of_turns else frozenset()
+    def untold(self, agent: str, turn: TurnKey) -> frozenset[str]:
+        """Return the tools unregistered in a Turn that are not in Redis yet."""
+        return self._of_turn(agent, turn).untold
 
     def told(self, agent: str, turn: TurnKey, names: Collection[str]) -> None:
         """Note that unregistered tools are in Redis now."""
@@ -185,10 +186,15 @@ class DynamicTools:
             if not own.untold.isdisjoint(names):
                 self._keep(agent, turn, replace(own, untold=own.untold.difference(names)))
 
+    def _changed(self, *, is_lasting: bool) -> None:
+        self.version += 1
+        self.lasting_version += is_lasting
+
     def _of_turn(self, agent: str, turn: TurnKey) -> ToolsOfTurn:
         return self._of_turns.get((agent, turn), _NOTHING)
 
     def _keep(self, agent: str, turn: TurnKey, own: ToolsOfTurn) -> None:
+        self.has_turns = True
         self._of_turns[agent, turn] = own
         self._of_turns.move_to_end((agent, turn))
         while len(self._of_turns) > MOST_TURNS:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.contract.names import STEP_TOOL
 from workers.concurrency.threads import SHORT_SECONDS
-from workers.job import Plan, SlowToolDetector, Stamp
+from workers.plan import Plan, SlowToolDetector, Stamp
 from workers.processes.isolation import IsolatedTool
 from workers.tools.registry import Registry
 

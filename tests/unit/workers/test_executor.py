@@ -323,9 +323,8 @@ def add_tool_of_turn(worker: Worker) -> None:
     worker.registry.dynamic.add("chef", tool)
 
 
-@pytest.mark.parametrize("change", [add_older_function, add_listener, add_tool_of_turn])
-def test_calls_are_no_longer_plain_once_an_extension_has_something_around_them(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, change: Callable[[Worker], None]
+def test_calls_are_no_longer_plain_once_an_older_extension_has_something_around_them(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, lambda ctx, input: 1)
@@ -333,9 +332,87 @@ def test_calls_are_no_longer_plain_once_an_extension_has_something_around_them(
     assert plan is not None
     assert worker.executor.plans.of(claimed(late())) is plan
 
-    change(worker)
+    add_older_function(worker)
 
     assert worker.executor.plans.of(claimed(late())) is None
+
+
+def test_tool_of_one_turn_leaves_the_plans_of_all_other_calls_as_they_are(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    add_tool(worker, lambda ctx, input: 1)
+    plan = worker.executor.plans.of(claimed(late()))
+    assert plan is not None
+
+    item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
+    own = dynamic_tool(item, fails, None, extension="x", entry_path=KITCHEN / "x.py", turn=("i", "t"))
+    worker.registry.dynamic.add("chef", own)
+
+    assert worker.executor.plans.of(claimed(late(instance_key="i", turn_id="t"))) is None
+    assert worker.executor.plans.of(claimed(late(instance_key="i", turn_id="other"))) is plan
+
+
+def test_tool_that_a_plain_call_takes_from_its_turn_is_told_to_the_other_workers(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    def note(call: ToolCall, names: Any) -> None:
+        told.append((call.turn_id, *names))
+
+    monkeypatch.setattr(worker.executor.guard, "note_unregistered", note)
+    turn = ("default", late().turn_id)
+    result = run_plain(
+        worker, monkeypatch, lambda *_: worker.registry.dynamic.remove("chef", "late__work", turn)
+    )
+    assert isinstance(result, ToolCallResult)
+    assert told == [(turn[1], "late__work")]
+
+
+@pytest.mark.parametrize(
+    ("handler", "ended"),
+    [(lambda ctx, input: 1, ("ok", None)), (fails, ("error", "E_TOOL"))],
+)
+def test_listeners_hear_of_a_plain_call_before_its_handler_and_after_it(
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    handler: Callable[[Any, Any], Any],
+    ended: tuple[str, str | None],
+) -> None:
+    heard: list[Any] = []
+
+    def called(event: JsonObject) -> None:
+        heard.append(("called", event["toolCallId"]))
+
+    def completed(event: JsonObject) -> None:
+        heard.append((event["status"], event["code"]))
+
+    def noted(ctx: Any, input: Any) -> Any:
+        heard.append("handler")
+        return handler(ctx, input)
+
+    worker.events.on("chef", "tool.called", called, extension="x")
+    worker.events.on("chef", "tool.completed", completed, extension="x")
+    run_plain(worker, monkeypatch, noted)
+    assert heard == [("called", "c"), "handler", ended]
+
+
+def test_listener_hears_of_a_plain_call_with_wrong_arguments(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Any] = []
+    worker.events.on("chef", "tool.completed", lambda event: heard.append(event["code"]), extension="x")
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    add_tool(worker, fails)
+    job = claimed(late().model_copy(update={"args": []}))
+    plan = worker.executor.plans.of(job)
+    assert plan is not None
+    assert worker.executor.plans.refuse_arguments(job, plan) is None
+    job.fresh_until = math.inf
+    result = worker.executor.plans.run(job, plan, UNUSED, not_asked)
+    assert isinstance(result, ToolCallResult)
+    assert heard == ["E_TOOL_INVALID_ARGS"]
 
 
 def not_asked(job: Job) -> None:

@@ -15,8 +15,9 @@ from goondan_tasks.contract.messages import ToolCall, ToolCallResult, assistant_
 from goondan_tasks.contract.names import EVENT_TOOL
 from goondan_tasks.ledger.record import Verdict
 from workers.extensions.events import running, running_log_fields
-from workers.job import Ended, Job, JobState, SlowToolDetector, is_plain, result_of
+from workers.job import Ended, Job, JobState, is_plain, result_of
 from workers.plain_context import PlainContext
+from workers.plan import SlowToolDetector
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
 
@@ -309,7 +310,7 @@ def limited_job() -> tuple[Job, list[str]]:
     """Return a job within middlewares, and what was noted of its handler's limits."""
     noted: list[str] = []
     job = job_of()
-    job.begin(has_layers=True)
+    job.begin(is_wrapped=True)
     return job, noted
 
 

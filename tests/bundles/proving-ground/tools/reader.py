@@ -6,7 +6,7 @@ from typing import Any
 
 from broker_config.queue_reader import QueueReader
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
-from workers.job import SlowToolDetector
+from workers.plan import SlowToolDetector
 from workers.pool.lead import Lead
 
 #: what uses the connection

@@ -25,7 +25,8 @@ from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.slots import Slots, Wait
 from workers.concurrency.threads import DaemonThreads
-from workers.job import Ended, Job, Plan, SlowToolDetector, result_of
+from workers.job import Ended, Job, result_of
+from workers.plan import Plan, SlowToolDetector
 from workers.pool import lead as lead_module
 from workers.pool.lead import AHEAD_SECONDS, EXTRA, GROUP, Lead
 

@@ -30,8 +30,9 @@ from workers.concurrency.event_loop import EventLoopThread, RunOnThread
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
 from workers.concurrency.watchdog import Watchdog
-from workers.job import Ended, Job, JobState, Plan, SlowToolDetector, result_of
+from workers.job import Ended, Job, JobState, result_of
 from workers.outcome import FunctionOutcome
+from workers.plan import Plan, SlowToolDetector
 from workers.plans import Handle, MarkAgain
 from workers.pool.loop_calls import LoopCalls
 

@@ -220,9 +220,9 @@ def test_tool_that_was_unregistered_since_the_step_opened_is_gone_from_the_next_
     running.set(run_of(_call_of("ann")))
     assert here.tools.unregister(INBOX)
     call = new_call(AGENT, INBOX, {}, {"turn_id": "ann", "step_id": second.id})
-    here.guard.note_unregistered(call, here.registry.dynamic.untold(call))
+    here.guard.note_unregistered(call, here.registry.dynamic.untold(call.agent_name, turn_of(call)))
 
-    assert here.registry.dynamic.untold(call) == frozenset()
+    assert here.registry.dynamic.untold(call.agent_name, turn_of(call)) == frozenset()
     assert other.shown("ann", other.open("ann", 2, second)) is None
     assert here.shown("ann", here.open("ann", 3, second)) is None
 

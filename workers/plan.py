@@ -1,0 +1,105 @@
+"""The plan of a tool's calls: what they have in common, worked out once; and whether its handler is slow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic, thread_time
+from typing import Any, TypeVar
+
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from workers.concurrency.threads import SHORT_SECONDS
+from workers.forks import end_fork
+from workers.tools.registered_tool import RegisteredTool
+from workers.turns.pipeline import Layer
+
+T = TypeVar("T")
+
+#: a handler that is off the processor for longer than this, in seconds, may be waiting for something
+IDLE_SECONDS = 0.001
+
+#: this many such runs in a row are no coincidence; a single one may be due to a busy machine
+SURE = 3
+
+
+class SlowToolDetector:
+    """Learns from a tool's runs whether its blocking handler is slow: idle for that long, in seconds."""
+
+    __slots__ = ("_most_idle", "_suspicion")
+
+    def __init__(self, most_idle: float = IDLE_SECONDS) -> None:
+        self._suspicion = 0
+        self._most_idle = most_idle
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its calls would keep short ones waiting; then each gets a thread of its own."""
+        return self._suspicion >= SURE
+
+    def note_slow(self) -> None:
+        """Record that a handler has taken long."""
+        self._suspicion = SURE
+
+    def timed(self, handler: Callable[[], T]) -> T:
+        """Run a handler and learn from the time that it takes."""
+        begun, busy = monotonic(), thread_time()
+        try:
+            return handler()
+        finally:
+            wall = monotonic() - begun
+            self.learn(wall, wall - (thread_time() - busy))
+            end_fork()
+
+    def learn(self, wall: float, idle: float) -> None:
+        """Record how many seconds a handler took, and how many of them it was idle.
+
+        One long run is enough; short waits count only if there are several in a row.
+        """
+        if wall > SHORT_SECONDS:
+            self._suspicion = SURE
+        elif idle > self._most_idle:
+            self._suspicion += 1
+        elif self._suspicion:
+            self._suspicion = 0
+
+
+#: the versions of everything that extensions may put around calls
+Stamp = tuple[object, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Plan:
+    """How the plain calls of an export are run."""
+
+    tool: RegisteredTool
+    handler: Callable[[Any, JsonObject], Any]
+    limit_seconds: float
+    detector: SlowToolDetector
+    #: the plan is valid until extensions change one of these versions
+    stamp: Stamp
+    message_limit: int = field(init=False)
+    has_retry: bool = field(init=False)
+    #: the middlewares around the handler, the outermost first
+    layers: tuple[Layer, ...] = ()
+    #: whether the handler takes the call instead of a context, as that of a Step's opening does
+    takes_call: bool = False
+    #: whether extensions listen to the agent's tool calls
+    is_heard: bool = False
+    #: whether anything is around the handler
+    is_wrapped: bool = field(init=False)
+    #: whether the handler is awaited on the event loop
+    is_awaited: bool = field(init=False)
+    #: whether calls begin on the event loop, for their handler or for a middleware
+    on_loop: bool = field(init=False)
+    #: the arguments that are the idempotencyKey of its calls, if it declares one
+    key_arguments: Sequence[str] = field(init=False)
+
+    def is_open_after(self, result: ToolCallResult) -> bool:
+        """Return whether a call may go on after this result: it is pending, or may be tried again."""
+        return result.status == "pending" or (result.status == "error" and self.has_retry)
+
+    def __post_init__(self) -> None:
+        self.message_limit = self.tool.bound.tool.spec.error_message_limit
+        self.has_retry = self.tool.bound.export.retry is not None
+        self.key_arguments = self.tool.bound.export.idempotency_key or ()
+        self.is_wrapped = bool(self.layers) or self.is_heard
+        self.is_awaited = self.tool.is_async
+        self.on_loop = self.is_awaited or any(layer.is_async for layer in self.layers)
