@@ -17,7 +17,6 @@ from goondan_tasks.ledger.record import Verdict
 from workers.extensions.events import running, running_log_fields
 from workers.job import Ended, Job, JobState, is_plain, result_of
 from workers.plain_context import PlainContext
-from workers.plan import SlowToolDetector
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
 
@@ -255,55 +254,6 @@ def test_context_of_a_plain_call_makes_each_field_when_it_is_read() -> None:
     assert services.asked == ["workdir", "logger", "context"]
     with pytest.raises(AttributeError, match="oauth"):
         _ = context.oauth
-
-
-@pytest.mark.parametrize(
-    ("wall", "idle", "runs", "is_slow"),
-    [
-        (0.006, 0.006, 1, True),
-        (0.006, 0.0, 1, True),
-        (0.003, 0.0029, 3, True),
-        (0.003, 0.0029, 2, False),
-        (0.003, 0.0001, 100, False),
-        (0.0005, 0.0004, 100, False),
-    ],
-)
-def test_a_tool_that_takes_long_or_waits_again_and_again_lasts(
-    wall: float, idle: float, runs: int, is_slow: bool
-) -> None:
-    detector = SlowToolDetector()
-    for _ in range(runs):
-        detector.learn(wall, idle)
-    assert detector.is_slow is is_slow
-
-
-def test_waits_that_are_a_tools_nature_do_not_count() -> None:
-    detector = SlowToolDetector(most_idle=0.005)
-    for _ in range(100):
-        detector.learn(0.004, 0.004)
-    assert not detector.is_slow
-    detector.learn(0.006, 0.0)
-    assert detector.is_slow
-
-
-def test_one_short_run_clears_a_tool() -> None:
-    detector = SlowToolDetector()
-    detector.learn(1.0, 1.0)
-    detector.learn(0.0002, 0.0001)
-    assert not detector.is_slow
-    for _ in range(2):  # what went before does not count any more
-        detector.learn(0.003, 0.003)
-    assert not detector.is_slow
-
-
-def test_a_handler_that_raises_is_learned_from_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.job.monotonic", lambda: 0.0)
-    monkeypatch.setattr("workers.job.thread_time", lambda: 0.0)
-    detector = SlowToolDetector()
-    detector.note_slow()
-    with pytest.raises(IndexError):
-        detector.timed(lambda: [][1])
-    assert not detector.is_slow
 
 
 def limited_job() -> tuple[Job, list[str]]:
