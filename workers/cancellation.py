@@ -1,13 +1,38 @@
-"""The cancellation of one run, and the callbacks of those that work for it."""
+"""The cancellation of one run, its time limit, and the callbacks of those that work for it."""
 
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from goondan_tasks.contract.errors import GoondanError, ToolOutcomeUnknownError
-from workers.handlers import TimedOut, timed_out
+from goondan_tasks.contract.errors import (
+    GoondanError,
+    HandoffTimeoutError,
+    ToolOutcomeUnknownError,
+    ToolTimeoutError,
+)
 
 Callback = Callable[[], object]
+
+
+class TimedOut(Protocol):
+    """Makes the error of a run that took longer than ``limit`` seconds."""
+
+    def __call__(self, limit: float, *, agent: str | None = None) -> GoondanError:
+        """Make the error; if an agent handled an event, ``agent`` is ``agent@instance``."""
+
+
+def timed_out(limit: float, *, agent: str | None = None) -> GoondanError:
+    """Return the error of a handler, or of an agent, that took longer than ``limit`` seconds."""
+    if agent is not None:
+        return HandoffTimeoutError(f"{agent} did not finish within {limit:g} s.")
+    return ToolTimeoutError(f"The tool did not finish within {limit:g} s.")
+
+
+def way_timed_out(limit: float, *, agent: str | None = None) -> GoondanError:
+    """Return the error of a handler that took longer than ``limit`` seconds, its middlewares included."""
+    if agent is not None:
+        return HandoffTimeoutError(f"{agent} and its middlewares did not finish within {limit:g} s.")
+    return ToolTimeoutError(f"The tool and the middlewares around it did not finish within {limit:g} s.")
 
 
 class Watch(Protocol):

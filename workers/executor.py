@@ -34,7 +34,7 @@ from goondan_tasks.contract.failure import (
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.contract.names import SYSTEM_TOOL
 from workers.call_onion import call_context
-from workers.cancellation import Cancellation, Watch
+from workers.cancellation import Cancellation, Watch, timed_out, way_timed_out
 from workers.concurrency.event_loop import (
     beside_loop,
     is_on_loop,
@@ -51,7 +51,6 @@ from workers.extensions.events import (
 )
 from workers.extensions.pipelines import AgentPipelines
 from workers.forks import end_fork
-from workers.handlers import timed_out, way_timed_out
 from workers.outcome import awaited_outcome
 from workers.plans import Plans
 from workers.processes.isolation import IsolatedTool

@@ -149,10 +149,10 @@ class WorkerRuntime:
             sync = RevisionSync(
                 followed, record, revisions, standby=standby, news=news, look_seconds=look_seconds
             )
-        limiter = CallLimiter(ledger, writer, revisions, watchdog)
+        limiter = CallLimiter(ledger, writer, revisions.registry, watchdog)
         spans, log = run_spans(), CallLog(settings, log_stream())
         counts = CallCounts(lambda agent, tool: revisions.active.registry.known(agent, tool))
-        retries = Retries(ledger, writer, reaper, revisions, leases, cancels, watchdog, monitors)
+        retries = Retries(ledger, writer, reaper, revisions.registry, leases, cancels, watchdog, monitors)
         result_writer = ResultWriter(
             ledger, writer, reaper, limiter, leases, cancels, retries, spans, log, counts, monitors
         )

@@ -16,7 +16,6 @@ from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import Limits
-from tests.unit.workers.revisions.lone_revisions import revisions_with
 from workers.delivery.limiter import CallLimiter
 from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
@@ -137,7 +136,7 @@ class Limiters:
 
     def __init__(self, ledger: Ledger) -> None:
         nothing: Any = None
-        self._first = CallLimiter(ledger, nothing, revisions_with(REGISTRY), nothing)
+        self._first = CallLimiter(ledger, nothing, lambda _: REGISTRY, nothing)
 
     def make(self, writer: Writer, alarms: Alarms) -> CallLimiter:
         """Make the limiter of one worker process."""

@@ -38,7 +38,7 @@ from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict, damaged
-from workers.cancellation import Cancellation, Watch
+from workers.cancellation import Cancellation, TimedOut, Watch, timed_out
 from workers.concurrency.event_loop import RunOnThread
 from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
@@ -49,7 +49,6 @@ from workers.delivery.incoming import Incoming
 from workers.delivery.limiter import CallLimiter, MessageTurn
 from workers.delivery.result_writer import ResultWriter
 from workers.delivery.spans import NoSpans, RunSpans
-from workers.handlers import TimedOut, timed_out
 from workers.job import Job
 from workers.outcome import awaited_outcome
 from workers.progress_reporter import ProgressReporter

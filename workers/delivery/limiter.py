@@ -26,7 +26,7 @@ from goondan_tasks.ledger.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
 from workers.concurrency.watchdog import Watchdog
-from workers.revisions.revisions import Revisions
+from workers.tools.registry import RegistryOf
 
 logger = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class CallLimiter:
 
     ledger: Ledger
     writer: PipelinedWriter
-    revisions: Revisions
+    registry_of: RegistryOf
     watchdog: Watchdog
     #: what is paused, as the heartbeat has read it
     paused: Paused = field(default_factory=Paused, init=False)
@@ -65,7 +65,7 @@ class CallLimiter:
         return self._admit(request, limits or Limits(), claim, turn, is_paused=is_paused)
 
     def _limits_of(self, call: ToolCall) -> Limits | None:
-        registry, in_step = self.revisions.registry(call.bundle_ref), call.step_id is not None
+        registry, in_step = self.registry_of(call.bundle_ref), call.step_id is not None
         return registry.limits(call.agent_name, call.tool_name, in_step=in_step)
 
     def is_waited_for(self, call: ToolCall) -> bool:

@@ -32,8 +32,8 @@ from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.limiter import CallLimiter
 from workers.delivery.spans import RunSpans
 from workers.outcome import outcome_of
-from workers.revisions.revisions import Revisions
 from workers.tools.dynamic_tools import turn_of
+from workers.tools.registry import RegistryOf
 
 logger = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ class Retries:
     ledger: Ledger
     writer: PipelinedWriter
     reaper: Reaper
-    revisions: Revisions
+    registry_of: RegistryOf
     leases: LeaseKeeper
     cancels: CancelWatch
     watchdog: Watchdog
@@ -141,7 +141,7 @@ class Retries:
     def _policy(self, claim: Claim) -> Retry | None:
         call = claim.run.call
         try:
-            tools = self.revisions.registry(call.bundle_ref)
+            tools = self.registry_of(call.bundle_ref)
         except GoondanError:  # without that revision the call cannot be run either
             return None
         bound = tools.known(call.agent_name, call.tool_name, turn_of(call))

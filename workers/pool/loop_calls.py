@@ -22,11 +22,11 @@ from broker_config.refusals import refusal_text
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.ledger.record import NO_CALL, Stored, damaged
+from workers.cancellation import timed_out
 from workers.concurrency.event_loop import beside_loop
 from workers.concurrency.shared_thread import SharedThread
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads, Work
-from workers.handlers import timed_out
 from workers.job import Ended, Job, JobState
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices, PlainContext

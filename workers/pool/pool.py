@@ -38,6 +38,7 @@ from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.fleet.call_counts import CountedCall
 from goondan_tasks.fleet.monitors import task_name
 from goondan_tasks.ledger.record import Claim, Verdict
+from workers.cancellation import way_timed_out
 from workers.concurrency.event_loop import drive
 from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
 from workers.concurrency.threads import DaemonThreads, InOrder, Work
@@ -45,7 +46,6 @@ from workers.concurrency.watchdog import CallOff
 from workers.contexts import RunServices
 from workers.executor import PATIENCE_SECONDS
 from workers.extensions.events import running
-from workers.handlers import way_timed_out
 from workers.job import Ended, Job
 from workers.kept_lines import logger_of_job
 from workers.outcome import outcome_of

@@ -24,8 +24,7 @@ from goondan_tasks.contract.errors import GoondanError, ToolCrashedError, ToolTi
 from goondan_tasks.contract.failure import DescribedError
 from goondan_tasks.contract.messages import JsonObject, ToolCallError
 from goondan_tasks.machine.sandbox import Sandbox
-from workers.cancellation import Cancellation
-from workers.handlers import timed_out
+from workers.cancellation import Cancellation, timed_out
 from workers.plain_context import wire_of
 from workers.processes import frames
 from workers.processes.confinement import Confinement

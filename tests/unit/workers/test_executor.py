@@ -29,13 +29,12 @@ from goondan_tasks.contract.names import EVENT_TOOL, STEP_TOOL
 from goondan_tasks.contract.redaction import KNOWN_SECRETS, KnownSecrets
 from goondan_tasks.history import StepRecord
 from workers import plans
-from workers.cancellation import Cancellation
+from workers.cancellation import Cancellation, TimedOut, timed_out
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
 from workers.contexts import RunServices
 from workers.executor import StartMark
 from workers.extensions.pipelines import AgentPipelines
-from workers.handlers import TimedOut, timed_out
 from workers.javascript.tools import Hosts
 from workers.job import Job
 from workers.plain_context import wire_of

@@ -16,7 +16,6 @@ from goondan_tasks.contract.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from tests.unit.workers.revisions.lone_revisions import revisions_with
 from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.limiter import CallLimiter
@@ -61,14 +60,13 @@ class Porch:
     def __init__(self, redis: Redis, writer: DirectWriter) -> None:
         watchdog = Watchdog()
         watchdog.start()
+        registry = Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
         self.writer = writer
         self.ledger = Ledger(redis, Settings())
         self.keeper = CallLimiter(
             self.ledger,
             writer,  # type: ignore[arg-type]
-            revisions=revisions_with(
-                Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
-            ),
+            registry_of=lambda _: registry,
             watchdog=watchdog,
         )
 
