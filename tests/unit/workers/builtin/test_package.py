@@ -66,10 +66,10 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 REPEATABLE = {"file-system__read", "file-system__list", "http-fetch__get", "wait__seconds"}
 MAY_IMPORT = {
     "goondan_tasks.machine.atomic_file",
-    "goondan_tasks.contract.errors",
+    "goondan_tasks.errors",
     "goondan_tasks.machine.inner_path",
     "goondan_tasks.contract.redaction",
-    "goondan_tasks.authoring.tool_api",
+    "goondan_tasks.tool_api",
     "httpx2",
     "workers.addresses",
     "workers.instances.paths",
