@@ -141,6 +141,7 @@ class Job:
         "claimed_at",
         "clock",
         "duration_ms",
+        "early",
         "end_detached",
         "ended_at",
         "fresh_until",
@@ -153,7 +154,6 @@ class Job:
         "plan",
         "queue",
         "queued_at",
-        "refusal",
         "reporter",
         "request",
         "shown",
@@ -194,8 +194,8 @@ class Job:
         self.is_bare = False
         #: how the handler is run, if the call is plain
         self.plan: Plan | None = None
-        #: the result of a call whose arguments are wrong
-        self.refusal: ToolCallResult | None = None
+        #: the result of a call whose handler must not begin: wrong arguments, or it waits for an approval
+        self.early: ToolCallResult | None = None
         self.state = JobState.CLAIMED
         #: ``time.monotonic()`` until which the mark, which renews the lease, lets code around the call begin
         self.fresh_until = 0.0
@@ -358,11 +358,11 @@ class Job:
         """
         try:
             call = self.read()
-            is_first_run = self._retried is None and self._approved_by is None
-            may_be_plain = is_first_run and is_plain(call, self.agent)
+            may_be_plain = is_plain(call, self.agent)
             is_of_producer = call.keys() <= _STEP_CALL_FIELDS and call.get("callChain", []) == []
             if may_be_plain and is_of_producer:
-                self.is_plain, self.is_bare = True, call.keys() <= _BARE_FIELDS
+                is_first_run = self._retried is None and self._approved_by is None
+                self.is_plain, self.is_bare = True, is_first_run and call.keys() <= _BARE_FIELDS
                 return True
             # any other is checked as a whole before it is begun
             is_event = self.claim.run.call.tool_name in EVENT_TOOLS
@@ -370,6 +370,19 @@ class Job:
             return False
         self.is_plain = may_be_plain and self.size <= MAX_CONTEXT_BYTES
         return is_event or not is_events_queue(self.queue)
+
+    @property
+    def was_pending(self) -> bool:
+        """Whether the call has waited for an approval: its end causes an event."""
+        return self._approved_by is not None
+
+    def ends_alone(self, plan: Plan, result: ToolCallResult) -> bool:
+        """Return whether a call ends by itself with this result, since more than its end follows.
+
+        The call is pending, or may be tried again, or its end causes an event.
+        """
+        may_retry = result.status == "error" and plan.has_retry
+        return result.status == "pending" or may_retry or self.was_pending
 
     @property
     def counted(self) -> CountedCall:

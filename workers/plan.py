@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import monotonic, thread_time
 from typing import Any, TypeVar
 
-from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.contract.messages import JsonObject
 from workers.concurrency.threads import SHORT_SECONDS
 from workers.forks import end_fork
 from workers.tools.registered_tool import RegisteredTool
@@ -83,6 +83,8 @@ class Plan:
     takes_call: bool = False
     #: whether extensions listen to the agent's tool calls
     is_heard: bool = False
+    #: whether its calls wait for an approval before the handler begins
+    asks: bool = False
     #: whether anything is around the handler
     is_wrapped: bool = field(init=False)
     #: whether the handler is awaited on the event loop
@@ -91,10 +93,6 @@ class Plan:
     on_loop: bool = field(init=False)
     #: the arguments that are the idempotencyKey of its calls, if it declares one
     key_arguments: Sequence[str] = field(init=False)
-
-    def is_open_after(self, result: ToolCallResult) -> bool:
-        """Return whether a call may go on after this result: it is pending, or may be tried again."""
-        return result.status == "pending" or (result.status == "error" and self.has_retry)
 
     def __post_init__(self) -> None:
         self.message_limit = self.tool.bound.tool.spec.error_message_limit

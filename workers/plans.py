@@ -117,12 +117,21 @@ class Plans:
         is_open = (
             registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
         )
-        if is_open or self.endings.suspension.asks(bound):
+        if is_open:
             return None
         detector = self.detector(agent, name)
         limit_seconds = self.contexts.longest_seconds(bound)
         is_heard = events.has(agent, TOOL_CALLED) or events.has(agent, TOOL_COMPLETED)
-        return Plan(tool, tool.handler, limit_seconds, detector, stamp, layers, is_heard=is_heard)
+        return Plan(
+            tool,
+            tool.handler,
+            limit_seconds,
+            detector,
+            stamp,
+            layers,
+            is_heard=is_heard,
+            asks=self.endings.suspension.asks(bound),
+        )
 
     def workdir(self, job: Job) -> Path:
         """Return the workdir of a plain call, made on first use; raises as ``InstanceWorkdirs.open``."""
@@ -134,20 +143,23 @@ class Plans:
         """Make the context of a plain call for a handler in another process; this may block."""
         return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
 
-    def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
-        """Return the result of a plain call with invalid arguments; ``None`` if they are valid.
+    def early_result(self, job: Job, plan: Plan) -> ToolCallResult | None:
+        """Return the result of a plain call with invalid arguments, or of one that waits for an approval.
 
-        If anything is around the call, it comes first: middlewares may change the arguments.
+        ``None`` if its handler may begin, or if anything is around the call: that comes first, and
+        middlewares may change the arguments.
         """
         if plan.is_wrapped:
             return None
         faults = plan.tool.arguments.faults(job.read()["args"])
-        if not faults:
+        if not (faults or plan.asks):
             return None
-        error = ToolInputValidationError("; ".join(faults))
-        return with_error_in_output_by_name(
-            self.endings.of_error(job.claim.run, error, plan.message_limit, None)
-        )
+        run = job.claim.run
+        if faults:
+            error = ToolInputValidationError("; ".join(faults))
+            return with_error_in_output_by_name(self.endings.of_error(run, error, plan.message_limit, None))
+        held = self.endings.suspension.hold(run, plan.tool.bound)
+        return None if held is None else self.endings.suspension.result(run, held, None)
 
     def run(
         self, job: Job, plan: Plan, context: ToolContext, mark_again: MarkAgain
@@ -195,6 +207,10 @@ class Plans:
             faults = plan.tool.arguments.faults(around.args)
             if faults:
                 raise ToolInputValidationError("; ".join(faults))
+            if plan.asks:
+                held = self.endings.suspension.hold(job.claim.run, plan.tool.bound)
+                if held is not None:
+                    return self.endings.of_value(job.claim.run, held, None)
             if not job.is_fresh:  # middlewares have taken long, and the process may have been frozen
                 again = partial(mark_again, job)
                 await beside_loop(again, beside) if is_on_loop() else again()
@@ -230,7 +246,7 @@ class Plans:
             if plan.is_heard or not isinstance(value, HandlerValue):
                 return None
             value = value.value
-        if self._stamp != plan.stamp or may_be_pending(value) or self._has_untold(job):
+        if self._stamp != plan.stamp or may_be_pending(value) or job.was_pending or self._has_untold(job):
             return None
         try:
             output = serializer.encode(value, serializer.DEEPEST)

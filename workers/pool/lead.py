@@ -282,8 +282,8 @@ class Lead:
         if plan is None:
             self._carry_out(job, number)
             return
-        if job.refusal is not None:
-            self._end(job, plan, job.refusal, None)
+        if job.early is not None:
+            self._end(job, plan, job.early, None)
             return
         self._mark(job)
         if job.state is JobState.CLAIMED:  # it returns to its queue with the others
@@ -318,7 +318,7 @@ class Lead:
         plans = self._runtime.revisions.active.executor.plans
         job.plan = plans.of(job)
         if job.plan is not None:
-            job.refusal = plans.refuse_arguments(job, job.plan)
+            job.early = plans.early_result(job, job.plan)
         return job.plan
 
     def _may_be_plain(self, job: Job) -> bool:
@@ -384,7 +384,7 @@ class Lead:
     def _end(self, job: Job, plan: Plan, result: bytes | ToolCallResult, report: bytes | None = None) -> None:
         """Keep a short call's result for the next packet, behind its last report; or let the pool end it."""
         progress = None if report is None else self._ledger.progress(job.id, job.token, report)
-        if isinstance(result, ToolCallResult) and plan.is_open_after(result):
+        if isinstance(result, ToolCallResult) and job.ends_alone(plan, result):
             if progress is not None:
                 self._delivery.writer.put_off(progress, lambda _: None)
             self._pool.finish(job, result)
@@ -440,7 +440,7 @@ class Lead:
         for job in self._ready:
             if job.state is not JobState.CLAIMED or len(jobs) >= GROUP - 1 or self._plan(job) is None:
                 break
-            if job.refusal is None:
+            if job.early is None:
                 jobs.append(job)
         return jobs
 

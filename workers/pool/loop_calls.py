@@ -290,7 +290,7 @@ class LoopCalls:
         if job.end_detached is not None:
             self._lasting.pop(job.token, None)
             job.end_detached(result)
-        elif not plan.is_open_after(result):
+        elif not job.ends_alone(plan, result):
             if job.cancellation is not None:
                 job.cancellation.end()
             self._store([Ended.with_result(job, result)])

@@ -301,8 +301,8 @@ def test_a_limit_of_the_middlewares_says_that_it_is_theirs(worker: Worker) -> No
     ]
 
 
-def claimed(call: ToolCall) -> Job:
-    answer = (b"run", 1, 0, 0, None, None, serializer.encode(call.to_wire()), b"", b"id-1")
+def claimed(call: ToolCall, approved_by: bytes | None = None) -> Job:
+    answer = (b"run", 1, 0, 0, None, approved_by, serializer.encode(call.to_wire()), b"", b"id-1")
     job = Job("agent.chef", "token-1", answer, asked_at=0.0, clock=wall_clock, worker="w1")
     assert job.classify()
     return job
@@ -397,6 +397,33 @@ def test_listeners_hear_of_a_plain_call_before_its_handler_and_after_it(
     assert heard == [("called", "c"), "handler", ended]
 
 
+@pytest.mark.requirement("result.pending-handle")
+@pytest.mark.parametrize("approved_by", [None, b"ann"])
+@pytest.mark.parametrize("middlewares", [(), (lambda ctx: ctx.next(),), (goes_on,)])
+def test_plain_call_waits_for_its_approval_before_its_handler_begins(
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    approved_by: bytes | None,
+    middlewares: tuple[Middleware, ...],
+) -> None:
+    begun: list[Any] = []
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    monkeypatch.setattr(type(worker.executor.endings.suspension), "asks", lambda self, bound: True)
+    for middleware in middlewares:
+        worker.pipelines.register("chef", "toolCall", middleware, extension="x")
+    add_tool(worker, lambda ctx, input: begun.append(input))
+    job = claimed(late(), approved_by)
+    plan = worker.executor.plans.of(job)
+    assert plan is not None
+    job.fresh_until, job.started_at = math.inf, wall_clock()
+    early = worker.executor.plans.early_result(job, plan)
+    result = early or worker.executor.plans.run(job, plan, UNUSED, not_asked)
+    shown = ToolCallResult.from_json(result) if isinstance(result, bytes) else result
+    assert (early is not None) is (approved_by is None and not middlewares)
+    assert shown.status == ("pending" if approved_by is None else "ok")
+    assert begun == ([] if approved_by is None else [{}])
+
+
 def test_listener_hears_of_a_plain_call_with_wrong_arguments(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,7 +434,7 @@ def test_listener_hears_of_a_plain_call_with_wrong_arguments(
     job = claimed(late().model_copy(update={"args": []}))
     plan = worker.executor.plans.of(job)
     assert plan is not None
-    assert worker.executor.plans.refuse_arguments(job, plan) is None
+    assert worker.executor.plans.early_result(job, plan) is None
     job.fresh_until = math.inf
     result = worker.executor.plans.run(job, plan, UNUSED, not_asked)
     assert isinstance(result, ToolCallResult)
@@ -448,7 +475,7 @@ def test_step_is_opened_by_a_plan_whatever_is_around_tool_calls(
     job = claimed(opening())
     plan = worker.executor.plans.of(job)
     assert plan is not None
-    assert worker.executor.plans.refuse_arguments(job, plan) is None
+    assert worker.executor.plans.early_result(job, plan) is None
     job.started_at = wall_clock()
     result = worker.executor.plans.run(job, plan, UNUSED, not_asked)
     assert isinstance(result, bytes)

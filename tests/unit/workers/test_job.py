@@ -189,7 +189,7 @@ def test_a_claim_has_what_the_ledger_told() -> None:
     assert (claim.run.attempt, claim.run.retries, claim.run.begun_at) == (2, 1, 1_700_000_000_000)
     assert claim.run.approved_by == "ann"
     retried = job_of(retried=b"1 1700000000000")
-    assert (retried.classify(), retried.is_plain) == (True, False)
+    assert (retried.classify(), retried.is_plain, retried.is_bare) == (True, True, False)
 
 
 @pytest.mark.parametrize(("text", "reason"), [(b"[1]", "not an object"), (None, "empty")])

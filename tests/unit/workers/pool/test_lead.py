@@ -151,7 +151,7 @@ class Scene:
     def of(self, job: Job) -> Plan | None:
         return self._plan if self._is_plain else None
 
-    def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
+    def early_result(self, job: Job, plan: Plan) -> ToolCallResult | None:
         return None
 
     def run(self, job: Job, plan: Plan, context: object, mark_again: object) -> bytes:
