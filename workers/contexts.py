@@ -13,6 +13,7 @@ from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.authoring.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.authoring.v1_api import V1ToolContext
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.contract.call_fields import shown_id
 from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.conversation import Conversation, ConversationFiles
 from goondan_tasks.contract.errors import HandoffError, ToolTimeoutError
@@ -30,7 +31,6 @@ from workers.kept_lines import logger_of
 from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
-from workers.step_records import shown_id
 from workers.thinking.turn import Thinking
 from workers.tools.registered_tool import RegisteredTool
 from workers.turns.turns import TurnState

@@ -11,11 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from json.encoder import encode_basestring as quoted
+from operator import itemgetter
 from time import monotonic
 from typing import Any, TypeVar
 
 from broker_config import serializer
 from broker_config.queues import agent_of, is_events_queue
+from goondan_tasks.contract.call_fields import (
+    BARE_FIELDS,
+    META_TEXTS,
+    PLAN_FIELDS,
+    STEP_FIELDS,
+    TEXTS,
+    is_sound,
+    shown_id,
+    template_of,
+)
 from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, Run
 from goondan_tasks.contract.messages import (
     CallLogFields,
@@ -35,42 +46,24 @@ from workers.cancellation import Cancellation
 from workers.concurrency.watchdog import CallOff
 from workers.plan import Plan
 from workers.progress_reporter import ProgressReporter
-from workers.step_records import STEP_FIELDS, is_sound, shown_id
 
 T = TypeVar("T")
 
 #: limits the time of a handler that has run for some seconds
 LimitHandler = Callable[[float], CallOff]
 
-_TEXTS = (
-    *("toolCallId", "toolName", "agentName", "instanceKey"),
-    *("turnId", "traceId", "spanId", "correlationId"),
-)
+#: the fields of a producer's call
+_PRODUCED_FIELDS = BARE_FIELDS | STEP_FIELDS
 
-#: the fields of a producer's call; all but the arguments recur in its result
-_BARE_FIELDS = {"v", "args", "callChain", *_TEXTS}
-
-#: those of a call of a Step, too
-_STEP_CALL_FIELDS = _BARE_FIELDS | STEP_FIELDS
-
-#: those of a call that an agent makes, too
-_PLAIN_FIELDS = _STEP_CALL_FIELDS | {
-    "waiting",
-    "parentId",
-    "rootId",
-    "parentSpanId",
-    "auth",
-    "origin",
-    "idempotencyKey",
-}
+_meta_texts = itemgetter(*META_TEXTS)
 
 #: the text before the arguments of a producer's call (goondan_tasks/ledger/submission.py)
 _BEFORE_ARGS = b'"callChain":[],"args":'
 
 #: as ``ToolCallResult.to_wire`` writes it
 _RESULT = (
-    '{"v":1,"toolCallId":%s,"toolName":%s,"status":"ok","output":%s,"meta":{"id":%s,"agentName":%s,'
-    '"instanceKey":%s,"turnId":%s,"traceId":%s,"spanId":%s,"correlationId":%s,"worker":%s,"attempt":%d,'
+    '{"v":1,"toolCallId":%s,"toolName":%s,"status":"ok","output":%s,"meta":{"id":%s,'
+    f'{template_of(META_TEXTS)},"worker":%s,"attempt":%d,'
     '"queuedAt":"%s","startedAt":"%s","finishedAt":"%s","durationMs":%r}}'
 )
 
@@ -78,12 +71,12 @@ _RESULT = (
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
     """Return whether a wire record is a plain call to ``agent``, complete and with the right types."""
     return (
-        call.keys() <= _PLAIN_FIELDS
+        call.keys() <= PLAN_FIELDS
         and call.get("agentName") == agent
         and call.get("v") == 1
         and "args" in call
         and bool(call.get("instanceKey"))
-        and all(type(call.get(name)) is str for name in _TEXTS)
+        and all(type(call.get(name)) is str for name in TEXTS)
         and call["toolName"] not in EVENT_TOOLS
         and (call.keys().isdisjoint(STEP_FIELDS) or is_sound(call))
     )
@@ -359,10 +352,10 @@ class Job:
         try:
             call = self.read()
             may_be_plain = is_plain(call, self.agent)
-            is_of_producer = call.keys() <= _STEP_CALL_FIELDS and call.get("callChain", []) == []
+            is_of_producer = call.keys() <= _PRODUCED_FIELDS and call.get("callChain", []) == []
             if may_be_plain and is_of_producer:
                 is_first_run = self._retried is None and self._approved_by is None
-                self.is_plain, self.is_bare = True, is_first_run and call.keys() <= _BARE_FIELDS
+                self.is_plain, self.is_bare = True, is_first_run and call.keys() <= BARE_FIELDS
                 return True
             # any other is checked as a whole before it is begun
             is_event = self.claim.run.call.tool_name in EVENT_TOOLS
@@ -476,12 +469,7 @@ def result_of(job: Job, call: JsonObject, output: str) -> bytes:
             quoted(call["toolName"]),
             output,
             quoted(job.id),
-            quoted(call["agentName"]),
-            quoted(call["instanceKey"]),
-            quoted(call["turnId"]),
-            quoted(call["traceId"]),
-            quoted(call["spanId"]),
-            quoted(call["correlationId"]),
+            *map(quoted, _meta_texts(call)),
             quoted(job.worker),
             job.attempt,
             iso_time(job.queued_at),

@@ -14,6 +14,7 @@ from broker_config import serializer
 from broker_config.connections import redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.refusals import is_script_fault, refusal_text
+from goondan_tasks.contract.call_fields import META_TEXTS
 from goondan_tasks.contract.calls import Run, with_meta
 from goondan_tasks.contract.errors import ToolCancelledError, ToolError, ToolOutputError
 from goondan_tasks.contract.messages import (
@@ -393,9 +394,6 @@ class CallRecord:
 #: the fields of a record that :func:`call_of` reads
 CALL_FIELDS = (b"call", b"args", b"result")
 
-#: the fields of a plain call that its result repeats under ``meta``
-_IN_META = ("agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId")
-
 
 def call_of(fields: Mapping[bytes, bytes | None]) -> JsonObject:
     """Return the wire record of a call; that of a plain call that has ended is rebuilt from its result.
@@ -408,7 +406,7 @@ def call_of(fields: Mapping[bytes, bytes | None]) -> JsonObject:
         wire = serializer.decode(call or b"")
     else:
         result = ToolCallResult.from_json(fields.get(b"result") or b"").to_wire()
-        meta = {name: result["meta"][name] for name in _IN_META}
+        meta = {name: result["meta"][name] for name in META_TEXTS}
         names = {name: result[name] for name in ("v", "toolCallId", "toolName")}
         wire = {**names, **meta, "args": serializer.decode(_parts_of(args)[2])}
     if not isinstance(wire, dict):

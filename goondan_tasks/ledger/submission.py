@@ -2,12 +2,15 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
+from pydantic.alias_generators import to_snake as snake_case
 from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
 from broker_config.serializer import quote
+from goondan_tasks.contract.call_fields import TEXTS, template_of
 from goondan_tasks.contract.calls import identity_of, queue_element
 from goondan_tasks.contract.errors import ToolCallConflictError
 from goondan_tasks.contract.events import content_of, is_event, mailbox_of
@@ -16,24 +19,11 @@ from goondan_tasks.contract.messages import ToolCall, epoch_milliseconds
 #: what :func:`call_json` does not leave to pydantic
 _WRITTEN = {"args", "message"}
 
-#: the fields of a plain call, and the beginning of its JSON; all but the arguments are strings
-_PLAIN = frozenset(
-    {
-        "tool_call_id",
-        "tool_name",
-        "agent_name",
-        "instance_key",
-        "turn_id",
-        "trace_id",
-        "span_id",
-        "correlation_id",
-        "args",
-    }
-)
-_PLAIN_JSON = (
-    '{"v":1,"toolCallId":%s,"toolName":%s,"agentName":%s,"instanceKey":%s,"turnId":%s,"traceId":%s,'
-    '"spanId":%s,"correlationId":%s,"callChain":[],"args":'
-)
+#: the fields of a call that is written by the template, which are texts but for the arguments
+_TEXTS = tuple(map(snake_case, TEXTS))
+_BARE = frozenset({*_TEXTS, "args"})
+_BARE_JSON = f'{{"v":1,{template_of(TEXTS)},"callChain":[],"args":'
+_texts = attrgetter(*_TEXTS)
 
 #: the limits of one script call, in calls and approximate bytes: Redis serves no other client meanwhile
 BATCH_CALLS = 200
@@ -70,7 +60,7 @@ def digest_of(call: ToolCall, args: bytes | None = None) -> str:
 def call_json(call: ToolCall, args: bytes, message: bytes = b"") -> bytes:
     """Return a call's JSON, given the JSON of its arguments, and that of its message if it is written.
 
-    A plain call is written by a template, in a fifth of the time that pydantic takes. pydantic takes a third
+    A bare call is written by a template, in a fifth of the time that pydantic takes. pydantic takes a third
     of the serializer's time, but accepts values that are not JSON, so it writes only fields that cannot hold
     any.
 
@@ -80,27 +70,15 @@ def call_json(call: ToolCall, args: bytes, message: bytes = b"") -> bytes:
     if call.args is None or call.auth or call.origin:
         return serializer.encode(call.to_wire())
     try:
-        if call.model_fields_set <= _PLAIN:
-            return b"%b%b}" % (_plain_json(call).encode(), args)
+        if call.model_fields_set <= _BARE:
+            texts = tuple(map(quote, _texts(call)))
+            return b"%b%b}" % ((_BARE_JSON % texts).encode(), args)
         rest = call.model_dump_json(by_alias=True, exclude_none=True, exclude=_WRITTEN).encode()
     except (PydanticSerializationError, UnicodeEncodeError) as error:
         raise serializer.NotJsonError(str(error)) from error
     if call.message is not None and not message:
         message = serializer.encode(call.message.to_wire())
     return b'%b%b,"args":%b}' % (rest[:-1], message and b',"message":%b' % message, args)
-
-
-def _plain_json(call: ToolCall) -> str:
-    return _PLAIN_JSON % (
-        quote(call.tool_call_id),
-        quote(call.tool_name),
-        quote(call.agent_name),
-        quote(call.instance_key),
-        quote(call.turn_id),
-        quote(call.trace_id),
-        quote(call.span_id),
-        quote(call.correlation_id),
-    )
 
 
 def event_submission(call: ToolCall, *, in_mailbox: bool = True) -> Submission:

@@ -18,6 +18,7 @@ from goondan_tasks.authoring.v1_api import (
     ToolResult,
     TurnPipelineContext,
 )
+from goondan_tasks.contract.call_fields import META_TEXTS
 from goondan_tasks.contract.conversation import Conversation
 from goondan_tasks.contract.errors import ToolError as DefaultError
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult, faults_of
@@ -41,7 +42,6 @@ _FIELDS: Mapping[type, tuple[tuple[str, ...], tuple[str, ...]]] = {
     TurnPipelineContext: ((*_OLDER, "event"), ("result", "metadata")),
 }
 _STATUS = {"ok", "error", "pending"}
-_META = ("id", "agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId")
 
 
 def _fields(ctx: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -199,7 +199,7 @@ def _result(value: JsonObject, before: Any) -> ToolCallResult:
     if isinstance(error, dict):
         error = {"code": DefaultError.code, "name": DefaultError.__name__, **error}
     # the executor fills in the empty fields
-    meta = value.get("meta") or kept.get("meta") or dict.fromkeys(_META, "")
+    meta = value.get("meta") or kept.get("meta") or dict.fromkeys(("id", *META_TEXTS), "")
     try:
         return ToolCallResult.from_wire({**value, "error": error, "meta": meta})
     except ValidationError as invalid:

@@ -1,0 +1,43 @@
+"""The lists of a call's fields, against the model that declares them."""
+
+import json
+from pathlib import Path
+
+from pydantic.alias_generators import to_camel
+
+from goondan_tasks.contract.call_fields import META_TEXTS, OTHER_FIELDS, PLAN_FIELDS, TEXTS, template_of
+from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.messages import ResultMeta, ToolCall
+from goondan_tasks.ledger.submission import call_json
+
+
+def test_each_field_of_a_call_is_in_one_list() -> None:
+    declared = {to_camel(name) for name in ToolCall.model_fields}
+
+    assert declared == PLAN_FIELDS | OTHER_FIELDS
+    assert not PLAN_FIELDS & OTHER_FIELDS
+
+
+def test_texts_of_the_meta_are_fields_of_a_result() -> None:
+    assert set(META_TEXTS) <= {to_camel(name) for name in ResultMeta.model_fields}
+
+
+def test_required_texts_of_a_call_are_those_of_every_record() -> None:
+    required = {to_camel(name) for name, field in ToolCall.model_fields.items() if field.is_required()}
+
+    assert required | {"instanceKey"} == set(TEXTS)
+
+
+def test_bare_call_is_written_as_its_model_says() -> None:
+    call = new_call("coder", "bash__exec", {"a": 1}, {})
+
+    written = json.loads(call_json(call, b'{"a": 1}'))
+
+    assert {**written, "callChain": ()} == {**call.to_wire(), "callChain": ()}
+    assert template_of(("a", "b")) == '"a":%s,"b":%s'
+
+
+def test_every_field_of_a_call_is_described() -> None:
+    page = (Path(__file__).parents[4] / "docs/reference/records.md").read_text("utf-8")
+
+    assert {to_camel(name) for name in ToolCall.model_fields if f"`{to_camel(name)}`" not in page} == set()
