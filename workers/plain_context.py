@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from goondan_tasks.authoring.tool_api import Logger, ReportProgress, ToolContext, reaches_agents
 from goondan_tasks.contract.errors import ToolError
 from goondan_tasks.contract.messages import JsonObject
+from workers.cancellation import Cancellation
 
 #: the fields of which each is made by itself, from the job
 _PARTS: Mapping[str, Callable[["PlainContext"], Any]] = {
@@ -75,6 +76,11 @@ class PlainContext(ToolContext):
         object.__setattr__(self, "_job", job)
         object.__setattr__(self, "_services", services)
         object.__setattr__(self, "_wire", wire)
+
+    def cancellation(self) -> Cancellation:
+        """Return the cancellation of the call, for handlers that end by it."""
+        cancellation: Cancellation = self._job.ensure_cancellation()
+        return cancellation
 
     def wire(self) -> JsonObject | None:
         """Return the context for a handler in another process; ``None`` if the whole context is needed."""

@@ -85,6 +85,8 @@ class Plan:
     is_heard: bool = False
     #: whether its calls wait for an approval before the handler begins
     asks: bool = False
+    #: whether the handler runs in a process that ends at the time limit
+    is_isolated: bool = False
     #: whether anything is around the handler
     is_wrapped: bool = field(init=False)
     #: whether the handler is awaited on the event loop

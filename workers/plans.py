@@ -111,7 +111,7 @@ class Plans:
         if self.pipelines.has_older(agent):
             return None
         tool, layers = registry.ready(agent, name), self.pipelines.layers(agent, "toolCall")
-        if tool is None or tool.only_waits or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
+        if tool is None or tool.only_waits or tool.bound.is_v1:
             return None
         bound = tool.bound
         is_open = (
@@ -121,16 +121,20 @@ class Plans:
             return None
         detector = self.detector(agent, name)
         limit_seconds = self.contexts.longest_seconds(bound)
+        handler = (
+            tool.handler.handler(limit_seconds) if isinstance(tool.handler, IsolatedTool) else tool.handler
+        )
         is_heard = events.has(agent, TOOL_CALLED) or events.has(agent, TOOL_COMPLETED)
         return Plan(
             tool,
-            tool.handler,
+            handler,
             limit_seconds,
             detector,
             stamp,
             layers,
             is_heard=is_heard,
             asks=self.endings.suspension.asks(bound),
+            is_isolated=isinstance(tool.handler, IsolatedTool),
         )
 
     def workdir(self, job: Job) -> Path:

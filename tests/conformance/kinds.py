@@ -78,7 +78,7 @@ KINDS = (
     Kind("plain-middleware", extensions=("Extension/layer",), has_plan=True),
     Kind("listened-to", extensions=("Extension/listener",), has_plan=True),
     Kind("limited", policy={"maxConcurrency": 1}),
-    Kind("isolated", policy={"isolation": "process"}),
+    Kind("isolated", policy={"isolation": "process"}, has_plan=True),
     Kind("javascript", "tools.mjs", has_plan=True),
     Kind("event", "work.py"),
     Kind("step", has_plan=True),

@@ -322,6 +322,8 @@ class CallPool(BasePool):
 
         def limit_handler(seconds: float) -> CallOff:
             self._runtime.limiter.begin(claim)
+            if plan.is_isolated:
+                return lambda: None
             if expire is None:
                 return watch(plan.limit_seconds, patience=-seconds)
             no_interrupt = self._runtime.delivery.watchdog.watch(plan.limit_seconds - seconds, expire)
