@@ -2,10 +2,10 @@
 
 A worker waits for the *wake-up keys* of its queues with a blocking pop. It sends a reservation right behind
 it, so Redis runs that as soon as a key is filled: the message arrives with the wake-up, which saves a trip.
-This reservation is for one message only, because a worker that freezes while it waits would keep its messages
-for a lease. It takes only events, and messages whose calls are claimed with them. Calls that must wait for a
-limit would be spread over workers and overtake each other; events have no limits, and mailboxes keep their
-order.
+This reservation is for few messages, because a worker that freezes while it waits keeps them for a lease, and
+because other workers wait, too. It takes only events, and messages whose calls are claimed with them. Calls
+that must wait for a limit would be spread over workers and overtake each other; events have no limits, and
+mailboxes keep their order.
 """
 
 # redis-py leaves the methods of its connections untyped
@@ -118,11 +118,11 @@ class QueueReader:
                 self._settle()
             self.send()
 
-    def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
+    def reserve(self, queues: Sequence[str], credit: int, extra: int, *, ahead: int = 1) -> Batch:
         """Reserve ``credit`` messages, and up to ``extra`` more, in the trip that carries what was posted.
 
-        If no queue is known to hold messages, wait for a wake-up key for up to half a second. Raises as
-        :meth:`send` does.
+        If no queue is known to hold messages, wait for a wake-up key for up to half a second, and take up to
+        ``ahead`` messages along. Raises as :meth:`send` does.
         """
         if monotonic() - self._looked_at >= SLEEP_SECONDS:
             self._check_all(queues)
@@ -137,14 +137,14 @@ class QueueReader:
                 return self._batch(reservation, self._answer(reservation))
             self._connect()
             is_claiming = self._client_id and self._reservations.is_claiming
-            ahead = None
+            taken_along = None
             commands.append(("BRPOP", *map(wake_up_key, queues), SLEEP_SECONDS))
             if is_claiming and len(queues) <= MOST_RESERVED_AHEAD:
-                ahead = self._reservations.make(queues, 1, claimed_only=True)
-                commands.append(ahead.script_call.command)
+                taken_along = self._reservations.make(queues, ahead, claimed_only=True)
+                commands.append(taken_along.script_call.command)
             self._write(commands)
             self._settle()
-            return self._woken(queues, ahead)
+            return self._woken(queues, taken_along)
 
     def is_hot(self, queues: Sequence[str]) -> bool:
         """Return whether one of ``queues`` is known to hold messages: then :meth:`reserve` does not wait."""

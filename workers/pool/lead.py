@@ -35,8 +35,8 @@ from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
 
-#: how many calls are marked as started together; those that have not begun when the worker dies have an
-#: unknown outcome
+#: how many calls are marked as started together, and come with a wake-up while all calls are short; those
+#: that have not begun when the worker dies have an unknown outcome
 GROUP = 8
 
 #: how many results go out without waiting for more
@@ -229,7 +229,8 @@ class Lead:
                 return bool(self._ready) or not self._resign()
             if (terms := self._terms()) is not None:
                 self._reader.claim_with(terms)
-            batch = self._reader.reserve(queues, credit, self._extra())
+            ahead = min(credit, GROUP) if self._short >= GROUP else 1
+            batch = self._reader.reserve(queues, credit, self._extra(), ahead=ahead)
             self._has_more = batch.is_full and 0 < len(batch.claims) < credit and self._short >= GROUP
             self._taken_at, self._taken = monotonic(), len(batch.claims) + len(self._ready)
         except RedisError as error:

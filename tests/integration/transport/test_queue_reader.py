@@ -57,20 +57,20 @@ class Waiting:
     """A reader that waits for messages on a thread of its own."""
 
     def __init__(
-        self, reader: QueueReader, redis: Redis, queues: tuple[str, ...] = (QUEUE,), credit: int = 8
+        self, reader: QueueReader, redis: Redis, queues: tuple[str, ...] = (QUEUE,), ahead: int = 8
     ) -> None:
         self._reader = reader
         reader._looked_at = monotonic()  # nothing was there
         self.batch: Batch | None = None
         self.error: RedisError | None = None
         blocked = blocked_clients(redis)
-        self._thread = threading.Thread(target=self._wait, args=(queues, credit), daemon=True)
+        self._thread = threading.Thread(target=self._wait, args=(queues, ahead), daemon=True)
         self._thread.start()
         wait_until(lambda: blocked_clients(redis) == blocked + 1)
 
-    def _wait(self, queues: tuple[str, ...], credit: int) -> None:
+    def _wait(self, queues: tuple[str, ...], ahead: int) -> None:
         try:
-            self.batch = self._reader.reserve(queues, credit, 0)
+            self.batch = self._reader.reserve(queues, 8, 0, ahead=ahead)
         except RedisError as error:
             self.error = error
 
@@ -108,16 +108,27 @@ def test_a_call_comes_with_the_wake_up(make: Callable[..., QueueReader], redis: 
     assert redis.hlen(IN_FLIGHT) == 0
 
 
-def test_a_reader_that_waits_takes_one_message_along(make: Callable[..., QueueReader], redis: Redis) -> None:
+def test_a_reader_that_waits_takes_several_messages_along(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
     waits = Waiting(learnt(make()), redis)
     push(redis, "one", "two", "three")
     batch = waits.end()
-    assert (len(batch.claims), batch.is_full, waiting(redis)) == (1, True, ["two", "three"])
+    assert (len(batch.claims), batch.is_full, waiting(redis)) == (3, False, [])
+
+
+def test_a_reader_that_waits_takes_no_more_than_it_may(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    waits = Waiting(learnt(make()), redis, ahead=2)
+    push(redis, "one", "two", "three")
+    batch = waits.end()
+    assert (len(batch.claims), batch.is_full, waiting(redis)) == (2, True, ["three"])
 
 
 def test_the_next_reservation_takes_the_rest(make: Callable[..., QueueReader], redis: Redis) -> None:
     reader = learnt(make())
-    waits = Waiting(reader, redis)
+    waits = Waiting(reader, redis, ahead=1)
     push(redis, "one", "two", "three")
     waits.end()
     assert len(reader.reserve([QUEUE], 8, 0).claims) == 2
@@ -278,7 +289,7 @@ def test_a_message_whose_claim_fails_while_the_reader_waits_stays_in_flight(
     waits = Waiting(learnt(make(claim_on_reserve=CLAIM_ALL_BUT_ONE)), redis)
     push(redis, "odd", "one")
     batch = waits.end()
-    assert (batch.claims, batch.messages, waiting(redis)) == ([], [], ["one"])
+    assert (len(batch.claims), batch.messages, waiting(redis)) == (1, [], [])
     assert redis.hlen(IN_FLIGHT) == 1
 
 

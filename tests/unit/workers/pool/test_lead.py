@@ -51,6 +51,7 @@ class FakeReader:
         #: how many calls were asked for beyond the free slots, each time
         self.credits: list[int] = []
         self.extras: list[int] = []
+        self.ahead: list[int] = []
         #: the queues of the latest reservation, and whether any is known to hold messages
         self.queues: Sequence[str] = ()
         self.is_known = True
@@ -91,8 +92,9 @@ class FakeReader:
     def is_hot(self, queues: Sequence[str]) -> bool:
         return self.is_known and bool(queues)
 
-    def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
+    def reserve(self, queues: Sequence[str], credit: int, extra: int, *, ahead: int) -> Batch:
         self.settle()
+        self.ahead.append(ahead)
         self.queues = queues
         self.credits.append(credit)
         self.extras.append(extra)
@@ -297,6 +299,24 @@ def test_no_more_calls_are_claimed_ahead_than_are_run_in_a_moment() -> None:
     assert max(scene.reader.extras) <= AHEAD_SECONDS / 0.002
 
 
+def test_few_calls_come_with_a_wake_up_once_calls_have_been_short() -> None:
+    scene = Scene(4, lambda number: None)
+    scene.comes(*numbers(0, GROUP))
+    scene.begin()
+    wait_until(lambda: scene.reader.ahead[-1] == 4)
+    assert scene.reader.ahead[0] == 1
+
+
+def test_one_call_comes_with_a_wake_up_after_a_call_was_long() -> None:
+    ends = threading.Event()
+    scene = Scene(4, lambda number: number < GROUP or ends.wait())
+    scene.comes(*numbers(0, GROUP + 1))
+    scene.begin()
+    wait_until(lambda: len(scene.detached) == 1 and scene.reader.ahead[-1] == 1)
+    ends.set()
+    wait_until(lambda: scene.lead.is_idle)
+
+
 @pytest.mark.parametrize(("answer", "ended_as_cancelled"), [(0, []), (-1, ["1"]), (-2, [])])
 def test_a_call_whose_mark_is_refused_does_not_run(answer: int, ended_as_cancelled: list[str]) -> None:
     scene = Scene(1, lambda number: None)
@@ -352,7 +372,7 @@ def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.M
     scene = Scene(1, lambda number: None)
     job_comes = threading.Event()
 
-    def reserve(queues: Sequence[str], credit: int, extra: int) -> Batch:
+    def reserve(queues: Sequence[str], credit: int, extra: int, *, ahead: int) -> Batch:
         scene.comes("0")
         scene.reader.is_away = True
         job_comes.set()
