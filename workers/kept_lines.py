@@ -7,7 +7,6 @@ from weakref import WeakValueDictionary
 import structlog
 
 from goondan_tasks.contract.calls import Run
-from goondan_tasks.contract.log_lines import brief_line
 from goondan_tasks.contract.run_lines import RunLines
 from workers.extensions.events import running
 from workers.job import Job, JobState
@@ -42,7 +41,7 @@ def keep_line(event: Mapping[str, Any]) -> None:
     """Keep a line that code of the bundle has logged with the run that it is about, if any."""
     lines = None if str(event.get("logger")).startswith(_OURS) else _lines_of(event)
     if lines is not None:
-        lines.add(brief_line(event))
+        lines.add({**event})  # what follows changes the event
 
 
 def _lines_of(event: Mapping[str, Any]) -> RunLines | None:

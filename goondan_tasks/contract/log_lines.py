@@ -4,7 +4,6 @@ The renderers of structlog and the way through the standard library's logging to
 """
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -12,9 +11,8 @@ from typing import Any, Literal
 from structlog import dev, processors
 from structlog.typing import EventDict
 
-from goondan_tasks.contract.messages import CallLogFields
 from goondan_tasks.contract.redaction import hide_secrets
-from goondan_tasks.contract.wording import on_one_line, printable
+from goondan_tasks.contract.wording import on_one_line, printable, shown_field
 
 Form = Literal["console", "dev", "json"]
 
@@ -25,24 +23,10 @@ KeepLine = Callable[[Mapping[str, Any]], None]
 _NOT_IN_DEV = ("correlation_id", "logger", "tool_call_id", "trace_id", "worker")
 _DEV_TIME = "%H:%M:%S"
 
-#: a text that needs no quotes
-_is_word = re.compile(r"[^\s=\"']+").fullmatch
-
 _to_json = json.JSONEncoder(ensure_ascii=False, default=repr).encode
 
 #: the fields that may have several lines
 _TRACES = ("stack", "exception")
-
-#: what is shown of a call's own lines, in characters: of a line, and of the end of its traceback
-LONGEST_LINE = 1_000
-LONGEST_TRACE = 2_000
-
-#: what all lines of a call repeat, and what has a place of its own
-_NOT_IN_BRIEF = frozenset({
-    *CallLogFields._fields,
-    *("event", "exception", "level", "stack", "timestamp", "tool_call_id"),
-})  # fmt: skip
-_USUAL_LOGGERS = ("goondan.tool", "goondan.extension")
 
 _COLORS = {
     "debug": dev.GREEN,
@@ -118,33 +102,13 @@ class LineRenderer:
             f"[{level:<9}]" if is_padded else f"[{level}]" if level else "",
             f"{event:<30}" if is_padded else event,
             f"[{name}]" if name else "",
-            *[f"{key}={_shown(fields[key])}" for key in sorted(fields)],
+            *[f"{key}={shown_field(fields[key])}" for key in sorted(fields)],
         ]
         line = " ".join([part for part in parts if part])
         if not line.isprintable():  # it would control a terminal, or forge another line
             parts = [on_one_line(part) for part in parts]
             line = " ".join([part for part in parts if part])
         return _colored(parts, level) if self._is_colored else line
-
-
-def brief_line(fields: Mapping[str, Any]) -> str:
-    """Write the fields of a call's line, without secrets, as ``time level event name=value …``.
-
-    The end of its traceback follows on lines of its own.
-    """
-    words = [_cut(str(fields[name])) for name in ("timestamp", "level", "event") if name in fields]
-    words += [
-        f"{name}={_cut(_shown(_cut(value) if isinstance(value, str) else value))}"
-        for name, value in fields.items()
-        if name not in _NOT_IN_BRIEF and not (name == "logger" and value in _USUAL_LOGGERS)
-    ]
-    line = _cut(on_one_line(_cut(" ".join(words))))
-    trace = str(fields.get("exception") or fields.get("stack") or "")
-    return f"{line}\n{printable(trace[-LONGEST_TRACE:])[-LONGEST_TRACE:]}" if trace else line
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
 
 
 def _colored(parts: Sequence[str], level: str) -> str:
@@ -156,13 +120,6 @@ def _colored(parts: Sequence[str], level: str) -> str:
         for key, _, value in (part.partition("=") for part in parts[len(styles) :])
     ]
     return " ".join([*head, *fields])
-
-
-def _shown(value: Any) -> str:
-    """Return a field's value as lines for people show it."""
-    if type(value) is str and _is_word(value):
-        return value
-    return repr(value)
 
 
 def _shorten(fields: EventDict) -> None:

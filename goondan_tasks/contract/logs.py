@@ -5,11 +5,11 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -53,6 +53,9 @@ _CALL_FIELDS = (*CallLogFields._fields, "code", "lost_by")
 #: a line with all of these needs none of the current run
 _ALL_OF_A_CALL = frozenset(CallLogFields._fields)
 
+#: the methods of loggers whose lines may be written at once
+_LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")}
+
 #: the types of values that can be shown
 _PLAIN = {str, int, float, bool, type(None)}
 
@@ -70,10 +73,11 @@ def configure_logging(
     """
 
     form = _form(settings)
+    moment = TimeStamp(form)
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        TimeStamp(form).add,
+        moment.add,
         structlog.stdlib.PositionalArgumentsFormatter(),
         partial(_add_running, running),
     ]
@@ -85,10 +89,11 @@ def configure_logging(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
+    shortcut = _Shortcut(handler, render, moment, running)
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *shared, _Shortcut(handler, render)],
+        processors=[structlog.stdlib.filter_by_level, *shared, shortcut],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        wrapper_class=_Logger,
         cache_logger_on_first_use=True,
     )
     for chatty in (*_CHATTY, *(_CHATTY_IN_DEV if form == "dev" else ())):
@@ -113,18 +118,31 @@ class _Shortcut:
     """Writes the lines of structlog to the handler's stream, without making records of the standard library.
 
     Records are made if other handlers or filters want them, such as those of an extension, and for values
-    of other types, since showing these may fail.
+    of other types, since showing these may fail. It is the last processor, which then prepares the record.
     """
 
     handler: "logging.StreamHandler[TextIO]"
     render: LineRenderer
+    moment: TimeStamp
+    running: RunningFields
 
     def __call__(self, logger: logging.Logger, method: str, event: structlog.typing.EventDict) -> Any:
+        if self._wrote(logger, method, event):
+            raise structlog.DropEvent
+        return structlog.stdlib.ProcessorFormatter.wrap_for_formatter(logger, method, event)
+
+    def takes(self, logger: logging.Logger, method: str, event: structlog.typing.EventDict) -> bool:
+        """Write a line without the processors before this one; return whether that was possible."""
+        event["level"], event["logger"] = method, logger.name
+        event["timestamp"] = self.moment()
+        return self._wrote(logger, method, _add_running(self.running, logger, method, event))
+
+    def _wrote(self, logger: logging.Logger, method: str, event: structlog.typing.EventDict) -> bool:
         if all(type(value) in _PLAIN for value in event.values()) and self._is_alone(logger):
             with contextlib.suppress(ValueError):  # an integer too long to be shown; the handler reports it
                 self._write(f"{self.render(logger, method, event)}\n")
-                raise structlog.DropEvent
-        return structlog.stdlib.ProcessorFormatter.wrap_for_formatter(logger, method, event)
+                return True
+        return False
 
     def _is_alone(self, logger: logging.Logger) -> bool:
         """Return whether no other handler and no filter would see the line."""
@@ -139,6 +157,26 @@ class _Shortcut:
         with contextlib.suppress(OSError, ValueError):  # an error while logging must not fail calls
             self.handler.stream.write(line)
             self.handler.flush()
+
+
+class _Logger(structlog.stdlib.BoundLogger):
+    """structlog's logger, which gives plain lines to :class:`_Shortcut` at once.
+
+    The chain of processors takes as long as a short call. It is gone through if a program, or
+    ``capture_logs``, has put other processors in place.
+    """
+
+    def _proxy_to_logger(
+        self, method_name: str, event: str | None = None, *event_args: str, **event_kw: Any
+    ) -> Any:
+        last = cast(Sequence[object], self._processors)[-1]
+        level = _LEVELS.get(method_name)
+        if type(last) is _Shortcut and level is not None and event is not None and not event_args:
+            if not self._logger.isEnabledFor(level):
+                return None
+            if last.takes(self._logger, method_name, {**self._context, **event_kw, "event": event}):
+                return None
+        return super()._proxy_to_logger(method_name, event, *event_args, **event_kw)
 
 
 class CallLog:

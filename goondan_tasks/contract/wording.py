@@ -11,6 +11,8 @@ FieldPath = tuple[str | int, ...]
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MOST_NAMED = 12
+#: a text that needs no quotes
+_is_word = re.compile(r"[^\s=\"']+").fullmatch
 # bounds the time that thousands of misspelt words take
 _MOST_COMPARED = 500
 #: the shortest prefix that matches a word: "desc" for "description"
@@ -109,7 +111,7 @@ def printable(text: str) -> str:
 
     The output of a tool or of another program must not control the reader's terminal.
     """
-    if text.isprintable():
+    if all(map(str.isprintable, text.replace("\t", "").split("\n"))):
         return text
     return "".join(
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
@@ -120,3 +122,10 @@ def printable(text: str) -> str:
 def on_one_line(text: str) -> str:
     """Escape like :func:`printable`, line breaks too: a name must not forge another row."""
     return printable(text.replace("\n", "\\n"))
+
+
+def shown_field(value: Any) -> str:
+    """Return a field's value as lines for people show it."""
+    if type(value) is str and _is_word(value):
+        return value
+    return repr(value)

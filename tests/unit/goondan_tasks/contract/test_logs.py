@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 import structlog
@@ -215,6 +216,34 @@ def test_another_handler_gets_the_lines_as_records(
     structlog.get_logger("ours").info("three")
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["one", "two", "three"]
     assert [record.msg["event"] for record in caplog.records if isinstance(record.msg, dict)] == ["two"]
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_line_reads_the_same_whether_it_is_written_at_once_or_as_a_record(
+    form: Literal["console", "json"], configured: Callable[..., io.StringIO], caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = configured(Settings(log_format=form), lambda: {"call_id": "c-1", "agent": "coder"})
+    logger = structlog.get_logger("ours").bind(tool="notes__add")
+
+    def log_each() -> list[str]:
+        stream.truncate(stream.seek(0))
+        logger.debug("not wanted")
+        logger.info("one", number=2, none=None, text="two words", password="hunter2")
+        logger.warning("about %s", "another", call_id="c-2")
+        logger.error("")
+        try:
+            raise ValueError("no\twind")
+        except ValueError:
+            logger.exception("failed")
+        return [re.sub(r"20\d\d-[-T:.\d]+Z", "now", line) for line in stream.getvalue().splitlines()]
+
+    at_once = log_each()
+    logging.getLogger().addHandler(caplog.handler)
+    as_records = log_each()
+    logging.getLogger().removeHandler(caplog.handler)
+
+    assert len(at_once) >= 4
+    assert at_once == as_records
 
 
 class Unprintable:

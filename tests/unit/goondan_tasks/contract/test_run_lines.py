@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.contract.log_lines import LONGEST_LINE, LONGEST_TRACE, brief_line
-from goondan_tasks.contract.run_lines import MOST_BYTES, MOST_LINES, RunLines
+from goondan_tasks.contract.run_lines import (
+    LONGEST_LINE,
+    LONGEST_TRACE,
+    MOST_BYTES,
+    MOST_LINES,
+    RunLines,
+    brief_line,
+)
 
 # in a process of its own: forking this one, with its threads, is not safe
 _FORK = """
@@ -81,3 +87,27 @@ def test_a_forked_process_adds_lines_although_a_thread_held_the_lock() -> None:
         [sys.executable, "-c", _FORK], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "a line of the child\n"
+
+
+def test_lines_are_made_of_fields_when_they_are_asked_for() -> None:
+    lines = RunLines()
+    fields: list[dict[str, Any]] = [
+        {**LINE, "wind": 3},
+        {**LINE, "wind": "x" * 2 * LONGEST_LINE},
+        {**LINE, "wind": ["north"]},
+    ]
+    for each in fields:
+        lines.add(each)
+    expected = [brief_line(each) for each in fields]
+    fields[2]["wind"].append("south")
+    assert lines.text().splitlines() == expected
+
+
+def test_fields_have_the_limit_of_lines() -> None:
+    lines = RunLines()
+    for number in range(MOST_LINES):
+        lines.add({**LINE, "number": number, "text": "\u20ac" * 900})
+    first, *kept = lines.text().splitlines()
+    assert first == f"({MOST_LINES - len(kept)} earlier lines left out)"
+    assert len("\n".join(kept).encode()) <= MOST_BYTES
+    assert f"number={MOST_LINES - 1} " in kept[-1]
