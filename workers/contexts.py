@@ -18,7 +18,7 @@ from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.conversation import Conversation, ConversationFiles
 from goondan_tasks.contract.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.contract.events import event_of, is_event
-from goondan_tasks.contract.messages import JsonObject, Message, ToolCall, assistant_message_wire, iso_time
+from goondan_tasks.contract.messages import JsonObject, Message, assistant_message_wire, iso_time
 from goondan_tasks.contract.names import STEP_TOOL, callback_url
 from workers.agents.call_services import CallServices, SwarmServices
 from workers.agents.waits import Waits
@@ -28,16 +28,14 @@ from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
 from workers.instances.workdirs import InstanceWorkdirs, OpenWait
 from workers.kept_lines import logger_of
+from workers.plain_context import PlainContext
 from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 from workers.thinking.turn import Thinking
 from workers.tools.registered_tool import RegisteredTool
 from workers.turns.turns import TurnState
-from workers.v1.services import RunEventBus
-
-#: makes the context of a v1 tool from today's; it may block
-OlderContext = Callable[[BoundTool, ToolCall, ToolContext, ToolCallContext | None], V1ToolContext]
+from workers.v1.handlers import OlderContext, handler_of_older, let_go
 
 _NOTHING: dict[str, Any] = {}
 
@@ -179,10 +177,16 @@ class ContextFactory:
         files = ConversationFiles.of(directory, call.agent_name)
         return files.begin(call.turn_id, claimed_at=run.claimed_at, now=run.clock())
 
+    def older_handler(
+        self, tool: RegisteredTool, limit_seconds: float
+    ) -> Callable[[PlainContext, JsonObject], Any]:
+        """Return the handler of a v1 tool for its plan: each call gets a context of its version."""
+        return handler_of_older(tool, limit_seconds, self.older)
+
     def let_go(self, context: Any) -> None:
         """End what the context has begun for a run that has ended."""
-        if isinstance(context, V1ToolContext) and isinstance(context.events, RunEventBus):
-            context.events.end()
+        if isinstance(context, V1ToolContext):
+            let_go(context)
 
     def _agent_context(
         self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from broker_config import serializer
 from broker_config.queues import agent_of, is_events_queue
+from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.contract.call_fields import (
     BARE_FIELDS,
     META_TEXTS,
@@ -125,6 +126,7 @@ class Job:
         "_retried",
         "_text",
         "agent",
+        "around",
         "asked_at",
         "attempt",
         "begun_at",
@@ -181,10 +183,8 @@ class Job:
         self.bundle_ref: str | None = ref.decode() or None
         #: the wire record; ``None`` until it is read
         self.call: JsonObject | None = None
-        #: whether it is a plain call; set by :meth:`classify`
-        self.is_plain = False
-        #: whether the result of this plain call repeats all fields of the call but the arguments
-        self.is_bare = False
+        #: set by :meth:`classify`: whether it is plain, and its result repeats all fields but the arguments
+        self.is_plain = self.is_bare = False
         #: how the handler is run, if the call is plain
         self.plan: Plan | None = None
         #: the result of a call whose handler must not begin: wrong arguments, or it waits for an approval
@@ -197,6 +197,8 @@ class Job:
         #: ``time.monotonic()`` when the first code around the call began, and the handler; 0 before, and the
         #: second after the handler's end if it has middlewares
         self.begun_at = self.handler_at = 0.0
+        #: the context of the middlewares around the handler, which an older tool's shares
+        self.around: ToolCallContext | None = None
         #: the result of the handler that async middlewares see; what it says of the end is stored
         self.shown: ToolCallResult | None = None
         #: ISO 8601, Redis time

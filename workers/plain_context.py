@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.authoring.tool_api import Logger, ReportProgress, ToolContext, reaches_agents
 from goondan_tasks.contract.errors import ToolError
-from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject, ToolCall
 from workers.cancellation import Cancellation
 
 #: the fields of which each is made by itself, from the job
@@ -45,7 +46,15 @@ class PlannedCall(Protocol):
     def read(self) -> JsonObject:
         """Return the call's wire record."""
 
-    def ensure_cancellation(self) -> Any:
+    @property
+    def original(self) -> ToolCall:
+        """The call as it was submitted."""
+
+    @property
+    def around(self) -> ToolCallContext | None:
+        """The context of the middlewares around the handler."""
+
+    def ensure_cancellation(self) -> Cancellation:
         """Return the call's cancellation."""
 
 
@@ -69,6 +78,7 @@ class PlainContext(ToolContext):
     """The context of a plain call: a field is made when its handler first reads it."""
 
     __slots__ = ("_job", "_services", "_wire")
+    _job: PlannedCall
 
     def __init__(
         self, job: PlannedCall, services: ContextServices, wire: Callable[[], JsonObject] | None = None
@@ -76,11 +86,6 @@ class PlainContext(ToolContext):
         object.__setattr__(self, "_job", job)
         object.__setattr__(self, "_services", services)
         object.__setattr__(self, "_wire", wire)
-
-    def cancellation(self) -> Cancellation:
-        """Return the cancellation of the call, for handlers that end by it."""
-        cancellation: Cancellation = self._job.ensure_cancellation()
-        return cancellation
 
     def wire(self) -> JsonObject | None:
         """Return the context for a handler in another process; ``None`` if the whole context is needed."""
@@ -97,6 +102,11 @@ class PlainContext(ToolContext):
         for field in _REST:
             object.__setattr__(self, field, getattr(made, field))
         return getattr(self, name)
+
+
+def call_of(ctx: PlainContext) -> PlannedCall:
+    """Return the call that a context is of; handlers of tools know nothing of it."""
+    return ctx._job
 
 
 def wire_of(ctx: ToolContext) -> JsonObject:

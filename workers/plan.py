@@ -79,6 +79,8 @@ class Plan:
     has_retry: bool = field(init=False)
     #: the middlewares around the handler, the outermost first
     layers: tuple[Layer, ...] = ()
+    #: the older functions before and after these; ``None`` if no older extension is around the calls
+    older: Sequence[Layer] | None = None
     #: whether the handler takes the call instead of a context, as that of a Step's opening does
     takes_call: bool = False
     #: whether extensions listen to the agent's tool calls
@@ -100,6 +102,6 @@ class Plan:
         self.message_limit = self.tool.bound.tool.spec.error_message_limit
         self.has_retry = self.tool.bound.export.retry is not None
         self.key_arguments = self.tool.bound.export.idempotency_key or ()
-        self.is_wrapped = bool(self.layers) or self.is_heard
+        self.is_wrapped = bool(self.layers) or self.is_heard or self.older is not None
         self.is_awaited = self.tool.is_async
-        self.on_loop = self.is_awaited or any(layer.is_async for layer in self.layers)
+        self.on_loop = self.is_awaited or any(layer.is_async for layer in (*self.layers, *(self.older or ())))

@@ -15,7 +15,7 @@ from broker_config import serializer
 from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.contract.errors import ToolInputValidationError
-from goondan_tasks.contract.failure import with_error_in_output_by_name
+from goondan_tasks.contract.failure import with_error_in_output, with_error_in_output_by_name
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.contract.names import STEP_TOOL, SYSTEM_TOOL
 from goondan_tasks.contract.output import may_be_pending
@@ -41,7 +41,7 @@ from workers.plan import Plan, SlowToolDetector, Stamp
 from workers.processes.isolation import IsolatedTool
 from workers.tools.registry import Registry
 from workers.turns.opening import opening_detector, plan_of_opening
-from workers.turns.pipeline import blocking, compose
+from workers.turns.pipeline import Core, MiddlewareServices, Shape, blocking, compose
 
 #: runs a call's handler with its arguments: on this thread, on the event loop, or beside it
 Handle = Callable[[JsonObject], Awaitable[Any]]
@@ -108,10 +108,8 @@ class Plans:
         if name == STEP_TOOL:
             detector = self._detectors.setdefault((agent, name), opening_detector())
             return plan_of_opening(registry, agent, self.contexts.longest_seconds, detector, stamp)
-        if self.pipelines.has_older(agent):
-            return None
         tool, layers = registry.ready(agent, name), self.pipelines.layers(agent, "toolCall")
-        if tool is None or tool.only_waits or tool.bound.is_v1:
+        if tool is None or tool.only_waits:
             return None
         bound = tool.bound
         is_open = (
@@ -121,9 +119,12 @@ class Plans:
             return None
         detector = self.detector(agent, name)
         limit_seconds = self.contexts.longest_seconds(bound)
-        handler = (
-            tool.handler.handler(limit_seconds) if isinstance(tool.handler, IsolatedTool) else tool.handler
-        )
+        if bound.is_v1:
+            handler = self.contexts.older_handler(tool, limit_seconds)
+        elif isinstance(tool.handler, IsolatedTool):
+            handler = tool.handler.handler(limit_seconds)
+        else:
+            handler = tool.handler
         is_heard = events.has(agent, TOOL_CALLED) or events.has(agent, TOOL_COMPLETED)
         return Plan(
             tool,
@@ -132,6 +133,7 @@ class Plans:
             detector,
             stamp,
             layers,
+            older=self.pipelines.older(agent),
             is_heard=is_heard,
             asks=self.endings.suspension.asks(bound),
             is_isolated=isinstance(tool.handler, IsolatedTool),
@@ -161,7 +163,7 @@ class Plans:
         run = job.claim.run
         if faults:
             error = ToolInputValidationError("; ".join(faults))
-            return with_error_in_output_by_name(self.endings.of_error(run, error, plan.message_limit, None))
+            return _mirrored(self.endings.of_error(run, error, plan.message_limit, None), plan)
         held = self.endings.suspension.hold(run, plan.tool.bound)
         return None if held is None else self.endings.suspension.result(run, held, None)
 
@@ -218,21 +220,41 @@ class Plans:
             if not job.is_fresh:  # middlewares have taken long, and the process may have been frozen
                 again = partial(mark_again, job)
                 await beside_loop(again, beside) if is_on_loop() else again()
+            job.around = around
             job.begin_handler()
             try:
                 value = await handle(around.args)
             finally:
                 job.end_handler()
-            return self._shown(job, value) if is_on_loop() else HandlerValue(value)
+            is_seen = is_on_loop() or plan.older is not None
+            return self._shown(job, value) if is_seen else HandlerValue(value)
 
         def shape(answer: Any) -> Any:
             if isinstance(answer, HandlerValue) or answer is job.shown:
                 return answer
             return self.endings.of_middleware(job.claim.run, answer, plan.message_limit, job.started_at)
 
-        chain = compose(plan.layers, core, on_thread=beside, shape=shape)
+        if plan.older is None:
+            chain = compose(plan.layers, core, on_thread=beside, shape=shape)
+        else:
+            chain = self._within_older(job, plan, core, beside, shape)
         answer = await chain(JobCallContext.of(job))
         return HandlerValue(job.output) if answer is job.shown else answer
+
+    def _within_older(
+        self, job: Job, plan: Plan, core: Core[Any], beside: RunOnThread, shape: Shape
+    ) -> Core[ToolCallContext]:
+        """Wrap the core of a call in its middlewares and the functions of older extensions."""
+        run = job.claim.run
+
+        def failed(error: BaseException) -> ToolCallResult:
+            return self.endings.of_error(run, error, plan.message_limit, job.started_at)
+
+        services = MiddlewareServices(job.ensure_cancellation(), beside, shape, failed)
+        way = self.pipelines.v1.around_call(run, services)
+        if way is None:  # its extension has been unloaded since
+            return compose(plan.layers, core, on_thread=beside, shape=shape)
+        return way.composed(plan.layers, core)
 
     def _shown(self, job: Job, value: Any) -> ToolCallResult:
         """Return the result that async middlewares see of a handler's value."""
@@ -267,7 +289,7 @@ class Plans:
 
     def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
         """Return the result of a plain call, whatever it has returned or raised; this may block."""
-        result = self._described(job, plan, outcome)
+        result = _mirrored(self._described(job, plan, outcome), plan)
         if not plan.takes_call:
             running.set(job)
             tell_completed(self.events, job.original, result)
@@ -292,5 +314,11 @@ class Plans:
         if ended.error is None:
             return ended.get()
         cause = job.cancellation.error if job.cancellation is not None else None
-        failed = endings.of_error(run, cause or ended.error, plan.message_limit, job.started_at)
-        return with_error_in_output_by_name(failed)
+        return endings.of_error(run, cause or ended.error, plan.message_limit, job.started_at)
+
+
+def _mirrored(result: ToolCallResult, plan: Plan) -> ToolCallResult:
+    """Copy an error into the output, too, if the tool is one of the older version."""
+    if result.status != "error":
+        return result
+    return with_error_in_output(result) if plan.tool.bound.is_v1 else with_error_in_output_by_name(result)

@@ -59,9 +59,14 @@ class AgentPipelines:
             return None
         return compose(layers, core, on_thread=services.on_thread, shape=services.shape), layers
 
-    def has_older(self, agent: str) -> bool:
-        """Return whether older extensions have put functions around the agent's tool calls."""
-        return agent in self.v1.with_calls
+    def older(self, agent: str) -> Sequence[Layer] | None:
+        """Return the older functions before and after an agent's tool calls; ``None`` if it has none.
+
+        There may be none of them, but older functions among the middlewares.
+        """
+        if agent not in self.v1.with_calls:
+            return None
+        return self.v1.mutators(agent, "toolCall.pre", "toolCall.post")
 
     def clear(self, agent: str) -> None:
         for point in get_args(Point):

@@ -25,7 +25,7 @@ from goondan_tasks.contract.failure import DescribedError
 from goondan_tasks.contract.messages import JsonObject, ToolCallError
 from goondan_tasks.machine.sandbox import Sandbox
 from workers.cancellation import Cancellation, timed_out
-from workers.plain_context import PlainContext, wire_of
+from workers.plain_context import PlainContext, call_of, wire_of
 from workers.processes import frames
 from workers.processes.confinement import Confinement
 from workers.processes.isolated_child import ChildChannel
@@ -322,7 +322,9 @@ class IsolatedTool:
         """Return :meth:`run` as the handler of a plan."""
 
         def handle(ctx: PlainContext, args: JsonObject) -> Any:
-            return self.run(ctx, args, limit_seconds=limit_seconds, cancellation=ctx.cancellation())
+            return self.run(
+                ctx, args, limit_seconds=limit_seconds, cancellation=call_of(ctx).ensure_cancellation()
+            )
 
         return handle
 

@@ -9,7 +9,7 @@ Mutators change a context one after another. A tool call passes those of ``toolC
 import inspect
 from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -249,7 +249,8 @@ class CallWay:
             shown = await _beside_loop(partial(self.contexts.shown, run.call), on_thread)
             v1 = self.contexts.of_call(run.call, shown)
             v1.metadata = context.metadata
-            call = V1CallContext(**{**vars(context), "args": v1.tool_call.arguments}, v1=v1, shown=shown)
+            own = {one.name: getattr(context, one.name) for one in fields(ToolCallContext)}
+            call = V1CallContext(**{**own, "args": v1.tool_call.arguments}, v1=v1, shown=shown)
             call.v1 = await through(self.pre, v1, accept=call.accept_arguments)
             call.metadata = call.v1.metadata
             shape = partial(self._shaped, call)

@@ -5,6 +5,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +323,7 @@ def add_tool_of_turn(worker: Worker) -> None:
     worker.registry.dynamic.add("chef", tool)
 
 
-def test_calls_are_no_longer_plain_once_an_older_extension_has_something_around_them(
+def test_plan_is_made_again_once_an_older_extension_has_something_around_its_calls(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
@@ -333,7 +334,32 @@ def test_calls_are_no_longer_plain_once_an_older_extension_has_something_around_
 
     add_older_function(worker)
 
-    assert worker.executor.plans.of(claimed(late())) is None
+    changed = worker.executor.plans.of(claimed(late()))
+    assert changed is not None
+    assert (plan.is_wrapped, changed.is_wrapped) == (False, True)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_plain_call_passes_older_functions_and_middlewares_in_one_onion(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    def first(context: Any) -> None:
+        context.tool_call.arguments = {**context.tool_call.arguments, "first": 1}
+
+    async def first_async(context: Any) -> None:
+        await asyncio.sleep(0)
+        first(context)
+
+    def last(context: Any) -> None:
+        context.tool_result = replace(context.tool_result, output={"of": context.tool_result.output})
+
+    chains = worker.pipelines.v1
+    chains.mutate("chef", "toolCall.pre", first_async if is_async else first, extension="x")
+    chains.wrap("chef", "toolCall.exec", lambda context, proceed: proceed(context), extension="x")
+    chains.mutate("chef", "toolCall.post", last, extension="x")
+    result = run_within(worker, monkeypatch, lambda ctx: ctx.next())
+    assert isinstance(result, ToolCallResult)
+    assert (result.status, result.output) == ("ok", {"of": {"got": {"first": 1}}})
 
 
 def test_tool_of_one_turn_leaves_the_plans_of_all_other_calls_as_they_are(
