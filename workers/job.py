@@ -6,6 +6,7 @@ its result. What the calls of an export have in common is worked out once. Any o
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,6 +234,10 @@ class Job:
         """Require a new mark if the confirmed one is old."""
         if self.state is JobState.STARTED and not self.is_fresh:
             self.state = JobState.CLAIMED
+
+    def start_unmarked(self) -> None:
+        """Let a call begin whose run leaves no trace but its result: its record keeps no mark."""
+        self.state, self.fresh_until = JobState.STARTED, math.inf
 
     def begin(self, *, is_wrapped: bool) -> None:
         """Note that the first code around the call begins: the handler, if nothing is around it."""

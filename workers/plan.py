@@ -89,6 +89,8 @@ class Plan:
     asks: bool = False
     #: whether the handler runs in a process that ends at the time limit
     is_isolated: bool = False
+    #: whether a run is marked as started before it begins, as some of its code is the bundle's
+    needs_mark: bool = True
     #: whether anything is around the handler
     is_wrapped: bool = field(init=False)
     #: whether the handler is awaited on the event loop

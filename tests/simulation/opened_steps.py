@@ -150,7 +150,8 @@ class StepsWorld(SceneWorld):
         worker = super().new_worker(number)
         program = self.parts.programs[number]
         program.begin_again()
-        registry = copy(REGISTRY)
+        registry: Any = copy(REGISTRY)
+        registry.is_extended = lambda _: True  # the middlewares are the scene's own
         registry.dynamic = DynamicTools()
         pipelines = AgentPipelines()
         pipelines.register(AGENT, "step", self._middleware(registry), extension="extras")

@@ -286,6 +286,8 @@ class Lead:
         if job.early is not None:
             self._end(job, plan, job.early, None)
             return
+        if not plan.needs_mark:
+            job.start_unmarked()
         self._mark(job)
         if job.state is JobState.CLAIMED:  # it returns to its queue with the others
             self._ready.appendleft(job)
@@ -439,9 +441,9 @@ class Lead:
         if self._short < GROUP:
             return jobs
         for job in self._ready:
-            if job.state is not JobState.CLAIMED or len(jobs) >= GROUP - 1 or self._plan(job) is None:
+            if job.state is not JobState.CLAIMED or len(jobs) >= GROUP - 1 or not (plan := self._plan(job)):
                 break
-            if job.early is None:
+            if job.early is None and plan.needs_mark:
                 jobs.append(job)
         return jobs
 

@@ -146,6 +146,10 @@ class Registry:
         """Add one of the system's tools."""
         self._system_tools = {**self._system_tools, tool.bound.name: tool}
 
+    def is_extended(self, agent: str) -> bool:
+        """Return whether an agent has extensions: only they run code around Steps, or register tools."""
+        return bool(self.bundle.bound_extensions(agent))
+
     def handles_events(self, agent: str) -> bool:
         """Return whether workers handle an agent's events: it has an entry, or thinks."""
         return agent in self.bundle.agents and self._agent_tool(agent) is not None

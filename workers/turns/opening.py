@@ -29,4 +29,6 @@ def plan_of_opening(
     tool, bound = registry.ready(agent, STEP_TOOL), registry.bound(agent, STEP_TOOL)
     if tool is None or tool.bound is not bound or isinstance(tool.handler, IsolatedTool):
         return None
-    return Plan(tool, tool.handler, limit_seconds(bound), detector, stamp, takes_call=True)
+    needs_mark = registry.is_extended(agent)
+    limit = limit_seconds(bound)
+    return Plan(tool, tool.handler, limit, detector, stamp, takes_call=True, needs_mark=needs_mark)

@@ -286,7 +286,7 @@ class Steps:
         if request.index >= most:
             turn_id = call.turn_id[:LONGEST_SHOWN]
             raise StepLimitError(f"Turn {turn_id!r} has reached its limit of {most} Steps.")
-        if previous is None:
+        if previous is None or not self.registry.is_extended(call.agent_name):
             return self._step(request)
         left = patiently(partial(self.store.left_by, previous, call, bundle_ref=self.bundle_ref))
         names = [tool.item.name for tool in left.registered]

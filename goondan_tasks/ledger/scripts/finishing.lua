@@ -1,7 +1,7 @@
 -- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua is put before this. A damaged record or index of one
 -- call or agent must not keep the results of others from being stored: both are read and written with pcall.
 local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
-local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted and run once
+local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted, marked and run once
 local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the JSON of a plain call
 
 -- Begin a batch. close_ends writes the keys that its calls share, each once.
@@ -15,10 +15,10 @@ end
 -- but its arguments, and the record has no further fields, only the result and the arguments are kept; the digest (for
 -- a second submission) and the end time (for an orchestrator) precede the arguments. Each field costs more memory
 -- than its value.
-local function keep_result(key, ttl, now, ended, call, digest, permits, has_result)
+local function keep_result(key, ttl, now, ended, call, digest, permits, not_started, has_result)
   local has_key = permits and string.sub(permits, 1, 4) == 'key ' -- other calls look for the outcome
   local at = not (has_result or has_key) and ended.kind == 'plain' and call
-    and redis.call('HLEN', key) == PLAIN_FIELDS + (permits and 1 or 0)
+    and redis.call('HLEN', key) == PLAIN_FIELDS + (permits and 1 or 0) + (not_started and 1 or 0)
     and string.find(call, ARGS, 1, true)
   if at then
     redis.call('DEL', key)
@@ -55,7 +55,7 @@ local function finish_call(ends, key, ttl, names, ended)
   -- a script that stored a result, and was broken off before it had ended the claim
   local has_result = record[10] == 'done' or record[10] == 'dead'
   if has_result then ended.status, ended.result = record[10], record[11] end
-  keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], has_result)
+  keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], record[9], has_result)
   if record[7] then
     ends.leaving[#ends.leaving + 1] =
       {id = ended.id, token = ended.token, limits = record[7], has_begun = not record[9]}

@@ -30,21 +30,23 @@ def submitted(ledger: Ledger, args: Any) -> ToolCall:
     return call
 
 
-def finish_plainly(ledger: Ledger, claim: Claim, output: Any = 1) -> None:
+def finish_plainly(ledger: Ledger, claim: Claim, output: Any = 1, *, is_marked: bool = True) -> None:
     """Finish a call as the lead does whose handler has returned."""
-    ledger.start([claim.id_and_token]).run(ledger.redis)
+    if is_marked:
+        ledger.start([claim.id_and_token]).run(ledger.redis)
     result = claim.run.ok(output, claim.run.clock())
     row = ledger.ended(claim, serializer.encode(result.to_wire()), outcome="ok", kind="plain")
     assert ledger.finish_many([row]).run(ledger.redis)[0] > 0
 
 
+@pytest.mark.parametrize("is_marked", [True, False])
 @pytest.mark.parametrize("args", [{}, {"command": "ls\n"}, TRICKY, {"a": [{"b": None}], "ü": "\u2028"}])
 def test_of_a_plain_call_the_arguments_and_the_result_are_kept(
-    ledger: Ledger, redis: Redis, args: Any
+    ledger: Ledger, redis: Redis, args: Any, is_marked: bool
 ) -> None:
     call = submitted(ledger, args)
     before = record_of(ledger, call)
-    finish_plainly(ledger, claimed(ledger, call))
+    finish_plainly(ledger, claimed(ledger, call), is_marked=is_marked)
     fields = redis.hkeys(ledger.keys.call(identity_of(call)))
     assert sorted(cast("list[bytes]", fields)) == [b"args", b"result", b"status"]
     after = record_of(ledger, call)

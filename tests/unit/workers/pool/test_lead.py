@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -297,6 +298,17 @@ def test_no_more_calls_are_claimed_ahead_than_are_run_in_a_moment() -> None:
     scene.begin()
     wait_until(lambda: len(scene.noted) + len(scene.given_back) == 40)  # a slow machine may take one for long
     assert max(scene.reader.extras) <= AHEAD_SECONDS / 0.002
+
+
+def test_call_that_needs_no_mark_begins_without_one_and_others_are_marked() -> None:
+    scene = Scene(1, lambda number: None)
+    marked, unmarked = scene._plan, replace(scene._plan, needs_mark=False)
+    scene.of = lambda job: unmarked if int(job.id) % 2 else marked  # type: ignore[method-assign]
+    scene.comes(*numbers(0, 3 * GROUP))
+    scene.begin()
+    wait_until(lambda: scene.noted == numbers(0, 3 * GROUP))
+    assert scene.ran == scene.noted
+    assert scene.reader.marked == [str(number) for number in range(0, 3 * GROUP, 2)]
 
 
 def test_few_calls_come_with_a_wake_up_once_calls_have_been_short() -> None:

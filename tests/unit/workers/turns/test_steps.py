@@ -22,7 +22,7 @@ from goondan_tasks.contract.errors import (
     ToolTimeoutError,
 )
 from goondan_tasks.contract.messages import ToolCall
-from goondan_tasks.history import KeptStep, StepStore, TurnHistory
+from goondan_tasks.history import KeptStep, LeftTools, StepStore, TurnHistory
 from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners
@@ -120,6 +120,24 @@ def test_a_step_stays_as_it_was_opened_first_although_a_slow_run_opens_it_again(
     assert slow.keep(frozen) == opened
     for worker in (slow, quick, another):
         assert worker.require(call(opened.id)).catalog.item("stove__cook") is not None
+
+
+def test_only_an_agent_with_extensions_has_tools_that_the_step_before_has_left(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    left_by = store.left_by
+
+    def noted(step_id: str, call: ToolCall, **fields: Any) -> LeftTools:
+        asked.append(call.agent_name)
+        return left_by(step_id, call, **fields)
+
+    monkeypatch.setattr(store, "left_by", noted)
+    for agent in ("cook", "plain-cook"):
+        first = steps(store).open(opening().model_copy(update={"agent_name": agent}))
+        args = {"index": 1, "previousStepId": first.id}
+        steps(store).open(opening(1).model_copy(update={"agent_name": agent, "args": args}))
+    assert asked == ["cook"]
 
 
 def test_the_steps_that_were_used_last_are_kept_in_mind(

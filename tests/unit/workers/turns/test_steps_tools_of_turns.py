@@ -27,7 +27,7 @@ from workers.turns.catalog_guard import CatalogGuard
 from workers.turns.steps import Steps, StepTerms
 
 KITCHEN = Path(__file__).parents[3] / "bundles" / "kitchen"
-AGENT = "plain-cook"
+AGENT = "cook"
 INBOX = "inbox__read"
 
 
