@@ -71,11 +71,15 @@ class Endings:
             message_limit=message_limit,
             default=HandoffError if is_event(run.call) else ToolError,
         )
+        raised: str | None
         is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
         if not is_ours or (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
-            described = described.with_traceback(traceback_text(cause))
-        if described.traceback is not None:  # it was raised here, or in another process
-            logger.warning("call.raised", **run.log_fields, exception=described.traceback)
+            text = traceback_text(cause)
+            described, raised = described.with_traceback(text), text
+        else:  # it may have been raised in another process
+            raised = described.traceback
+        if raised is not None:
+            logger.warning("call.raised", **run.log_fields, exception=raised)
         return run.failed(described, started_at)
 
     async def storable(self, run: Run, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:

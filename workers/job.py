@@ -500,8 +500,7 @@ class Ended:
         """End a call now, with a result that was not written by :func:`result_of`."""
         job.ended_at, job.duration_ms = iso_time(job.clock()), result.meta.duration_ms or 0.0
         job.output = result.output
-        wire = serializer.encode(result.to_wire(), repairs=True)
-        return cls(job, wire, result if result.status == "error" else None)
+        return cls(job, result.to_json(), result if result.status == "error" else None)
 
     @property
     def logged(self) -> tuple[CallLogFields, float | None, str, str | None]:

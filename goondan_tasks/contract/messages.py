@@ -4,6 +4,7 @@ Python is snake_case, the wire is camelCase; :class:`WireModel` decides that onc
 milliseconds. Unknown fields are ignored; records of a newer version are refused.
 """
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from pydantic import (
     field_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
 from broker_config.value_faults import fault_text
@@ -309,6 +311,16 @@ class ToolCallResult(Versioned):
             return cls.model_validate_json(data)
         except ValidationError:
             return cls.from_wire(serializer.decode(data))
+
+    def to_json(self) -> bytes:
+        """Write the result as JSON, with what is no JSON replaced in its output.
+
+        pydantic takes a third of the serializer's time, but accepts values that are not JSON.
+        """
+        if self.output is None and self.status == "error":
+            with contextlib.suppress(PydanticSerializationError):  # half a surrogate pair in a text
+                return self.model_dump_json(by_alias=True, exclude_none=True).encode()
+        return serializer.encode(self.to_wire(), repairs=True)
 
     def to_wire(self) -> JsonObject:
         """Write the result; an ``ok`` result has an ``output`` even if that is null."""

@@ -317,7 +317,7 @@ class Ledger(CallRecords):
 
     def ended_with(self, claim: Claim, result: ToolCallResult) -> tuple[Any, ...]:
         """Return the end of a run with its result, as :meth:`finish_many` takes it."""
-        wire = serializer.encode(result.to_wire(), repairs=True)
+        wire = result.to_json()
         return self.ended(claim, wire, outcome=result.status, kind=kind_of(result))
 
     def ended(self, claim: Claim, result: bytes, *, outcome: str, kind: str) -> tuple[Any, ...]:
@@ -383,7 +383,7 @@ class Ledger(CallRecords):
     def suspend(self, claim: Claim, result: ToolCallResult) -> ScriptCall[Any]:
         """Make a call wait for its completion or for an approval (``suspend.lua``)."""
         run, keys, meta = claim.run, self.keys, result.meta
-        agent, wire = run.call.agent_name, serializer.encode(result.to_wire(), repairs=True)
+        agent, wire = run.call.agent_name, result.to_json()
         is_approval = meta.awaits == "approval"
         return ScriptCall(
             self._scripts.suspend,

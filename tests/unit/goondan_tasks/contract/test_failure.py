@@ -1,6 +1,7 @@
 """Errors as results describe them."""
 
 import errno
+import json
 import traceback
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_config import serializer
 from goondan_tasks.authoring.changesets_api import ChangesetError
 from goondan_tasks.contract import failure
 from goondan_tasks.contract.calls import Run, identity_of, new_call
@@ -25,7 +27,7 @@ from goondan_tasks.contract.failure import (
     truncate,
     with_error_in_output_by_name,
 )
-from goondan_tasks.contract.messages import wall_clock
+from goondan_tasks.contract.messages import ToolCallError, wall_clock
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.revisions.git import GitError
 
@@ -311,3 +313,11 @@ def test_what_the_class_of_an_exception_has_is_read_without_asking_it(error: Exc
     described = describe(error, help_url=HELP)
 
     assert (described.code, described.message) == (code, "no")
+
+
+@pytest.mark.parametrize("message", ["no \u20ac \x00", "half \ud800"])
+def test_result_of_an_error_is_written_as_its_record_says(message: str) -> None:
+    run = Run("call", new_call("coder", "bash__exec", {}, {}), "w1", 1, 0.0, wall_clock)
+    result = run.failed(ToolCallError(code="E_TOOL", name="ToolError", message=message), 0.0)
+
+    assert json.loads(result.to_json()) == json.loads(serializer.encode(result.to_wire(), repairs=True))
