@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from celery.app.amqp import AMQP
-from kombu import Connection
+from kombu import Connection, Consumer
 
 #: The pause before another attempt: the first, the increase, and the longest, in seconds. kombu's (2, 2 and
 #: 30) are longer than many outages, and a call that a limit has admitted would lose its turn.
@@ -35,7 +35,15 @@ class BrokerConnection(Connection):
         return self
 
 
+class QueueNames(Consumer):
+    """The queues of a worker as Celery knows them; their messages are taken by the worker's lead."""
+
+    def consume(self, no_ack: bool | None = None) -> None:
+        """Take no messages."""
+
+
 class Amqp(AMQP):
     """Celery's messaging over such connections."""
 
     Connection = BrokerConnection
+    Consumer = QueueNames

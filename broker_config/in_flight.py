@@ -95,11 +95,11 @@ class InFlight:
 
     def give_back(self, tags: Sequence[str]) -> int:
         """Put reserved messages back at the front of their queues, the last tag first; return how many."""
-        if not tags:
-            return 0
-        return int(
-            self._run(ScriptCall(self._give_back, [IN_FLIGHT, IN_FLIGHT_INDEX], [WAKE_UP_SUFFIX, *tags]))
-        )
+        return int(self._run(self.giving_back(tags))) if tags else 0
+
+    def giving_back(self, tags: Sequence[str]) -> ScriptCall[Any]:
+        """Return the script call of :meth:`give_back`."""
+        return ScriptCall(self._give_back, [IN_FLIGHT, IN_FLIGHT_INDEX], [WAKE_UP_SUFFIX, *tags])
 
     def overdue(self, seconds: float) -> list[str]:
         """Return the tags of reservations that were not renewed for ``seconds``, the latest first."""
@@ -110,6 +110,11 @@ class InFlight:
         """Renew reservations."""
         if tags:
             self._run(ScriptCall(self._renew, [IN_FLIGHT_INDEX], tags))
+
+
+def acknowledging(tags: Sequence[str]) -> ScriptCall[Any]:
+    """Return the script call that ends reservations whose messages are not needed any more."""
+    return ReservationFactory().make((), 0, acknowledged=tags).script_call
 
 
 class LeftMessages:
@@ -123,8 +128,9 @@ class LeftMessages:
         self._in_flight = InFlight(lambda script_call: script_call.run(redis))
         self._seconds = seconds
 
-    def put_back(self) -> int:
-        """Put back a batch of messages; return how many."""
+    def put_back(self, held: Sequence[str] = ()) -> int:
+        """Renew the reservations ``held`` here, and put back a batch of others' messages; return how many."""
+        self._in_flight.renew(held)
         return self._in_flight.give_back(self._in_flight.overdue(self._seconds))
 
     def put_back_of(self, process_id: str) -> int:

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
 #: how many calls a worker runs at once by default
 CONCURRENCY = 8
+
+_TRANSPORT_OPTIONS = {
+    "priority_steps": [0],
+    "socket_timeout": 15,
+    "socket_connect_timeout": 5,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+}
+
 _DATABASE = re.compile(r"(?:^|&)db=([0-9]+)")
 
 
@@ -86,10 +95,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "broker_use_ssl": tls(settings.redis_url),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # restarting the worker would not end an outage
-        "broker_transport_options": {
-            **_transport_options(settings.lease_seconds),
-            **transport_options(settings.redis_url),
-        },
+        "broker_transport_options": {**_TRANSPORT_OPTIONS, **transport_options(settings.redis_url)},
         "result_backend": url,
         "redis_backend_use_ssl": tls(settings.redis_url),
         "result_backend_transport_options": transport_options(settings.redis_url),
@@ -105,23 +111,8 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "worker_pool": "workers.pool.pool:CallPool",
         "worker_consumer": "workers.pool.consumer:Consumer",
         "worker_concurrency": CONCURRENCY,
-        "worker_prefetch_multiplier": 1,  # reserve for free slots only, to leave work to idle workers
-        "worker_enable_prefetch_count_reduction": False,  # surplus messages are returned by the pool
+        "worker_prefetch_multiplier": 1,  # as many as the lead takes
+        "worker_enable_prefetch_count_reduction": False,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,  # handlers may print a lot
-    }
-
-
-def _transport_options(lease_seconds: float) -> dict[str, Any]:
-    return {
-        # A short timeout is safe: if a worker gets a message again, the ledger says that the call is running
-        # or done.
-        "visibility_timeout": lease_seconds,
-        "unacked_restore_interval": min(5.0, lease_seconds / 3),
-        "unacked_restore_throttle": 1,
-        "priority_steps": [0],
-        "socket_timeout": 15,
-        "socket_connect_timeout": 5,
-        "socket_keepalive": True,
-        "health_check_interval": 10,
     }

@@ -99,6 +99,24 @@ def _envelope_of(message: Any, data: bytes, queue: str) -> dict[str, Any]:
     return message
 
 
+def read_body(envelope: Mapping[str, Any]) -> list[Any]:
+    """Read a message's body, ``[args, kwargs, embed]``.
+
+    kombu's decoder would turn ``{"__type__": …, "__value__": …}`` into other types, and refuse unknown ones:
+    a model's arguments could change, or their call could be lost.
+
+    Raises:
+        ValueError: it is not such a list in JSON; the text says why.
+    """
+    kind = envelope.get("content-type")
+    if kind != "application/json":
+        raise ValueError(f"its content type is {kind!r:.200}, and only application/json is read")
+    body = serializer.decode(envelope["body"])
+    if not isinstance(body, list) or len(body) != 3:
+        raise ValueError("its body is not [args, kwargs, embed]")
+    return body
+
+
 def _object(message: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = message.get(name)
     if not isinstance(value, dict):

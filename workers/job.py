@@ -45,6 +45,7 @@ from goondan_tasks.ledger.claim_request import read_retried
 from goondan_tasks.ledger.limiter import key_limit
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from workers.cancellation import Cancellation
+from workers.concurrency.slots import ReleasedSlot
 from workers.concurrency.watchdog import CallOff
 from workers.plan import Plan
 from workers.progress_reporter import ProgressReporter
@@ -118,6 +119,7 @@ class Job:
     """One claimed call. What a plain call does not need is made on first use."""
 
     __slots__ = (
+        "__weakref__",
         "_approved_by",
         "_call_off",
         "_claim",
@@ -140,6 +142,7 @@ class Job:
         "early",
         "end_detached",
         "ended_at",
+        "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
         "fresh_until",
         "handler_at",
         "id",
@@ -150,8 +153,8 @@ class Job:
         "plan",
         "queue",
         "queued_at",
+        "released_slot",
         "reporter",
-        "request",
         "shown",
         "started_at",
         "state",
@@ -211,19 +214,31 @@ class Job:
         #: made when the handler asks for it, or when the call takes long
         self.cancellation: Cancellation | None = None
         self.reporter: ProgressReporter | None = None
-        #: set when the call takes long and is detached from the lead: its request, and what takes its result
-        self.request: Any = None
+        #: the slot of a call that waits, or has waited
+        self.released_slot: ReleasedSlot | None = None
+        #: takes the result of a call that takes long, and is detached from the lead
         self.end_detached: Callable[[ToolCallResult], None] | None = None
         #: empty if there is no record
         self._text: bytes = text or b""
-        self._retried: bytes | None = retried
-        self._approved_by: bytes | None = approved_by
+        self._retried, self._approved_by = retried, approved_by
         self._original: ToolCall | None = None
         self._claim: Claim | None = None
         self._lines: RunLines | None = None
         #: limits the time of the handler of a detached call, and calls that off
         self._limit_handler: LimitHandler | None = None
         self._call_off: CallOff | None = None
+
+    @classmethod
+    def of_claim(cls, claim: Claim, queue: str) -> "Job":
+        """Make the job of a call that was claimed by itself."""
+        run, ref = claim.run, claim.run.call.bundle_ref or ""
+        answer = (
+            *(str(claim.verdict).encode(), run.attempt, run.queued_at, run.claimed_at, None, None),
+            *(serializer.encode(run.call.to_wire()), ref.encode(), run.id.encode()),
+        )
+        job = cls(queue, claim.token, answer, asked_at=claim.asked_at, clock=run.clock, worker=run.worker)
+        job._claim, job._original, job._lines = claim, run.call, run.lines
+        return job
 
     @property
     def is_fresh(self) -> bool:

@@ -1,7 +1,7 @@
 """The tasks. Celery imports this module by name (``include``); a producer never does.
 
-Their bodies are never run: :class:`workers.pool.pool.CallPool` carries out the messages
-(:func:`workers.pool.consumer.strategy`).
+Their bodies are never run: :class:`workers.pool.pool.CallPool` carries out the messages. ``inspect
+registered`` and Flower show the tasks.
 """
 
 from typing import Any, NoReturn
@@ -10,28 +10,26 @@ from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK
 from goondan_tasks.celery import app
 from goondan_tasks.contract.errors import ConfigError
 
-STRATEGY = "workers.pool.consumer:strategy"
 
-
-@app.task(name=TOOL_CALL_TASK, Strategy=STRATEGY)
+@app.task(name=TOOL_CALL_TASK)
 def tool_call(call: Any = None) -> None:
     """Carry out a call."""
     _refuse()
 
 
-@app.task(name=DELEGATE_TASK, Strategy=STRATEGY)
+@app.task(name=DELEGATE_TASK)
 def delegate(message: Any = None) -> None:
     """Let an agent handle a request."""
     _refuse()
 
 
-@app.task(name=DELEGATE_RESULT_TASK, Strategy=STRATEGY)
+@app.task(name=DELEGATE_RESULT_TASK)
 def delegate_result(message: Any = None) -> None:
     """Let an agent handle an answer."""
     _refuse()
 
 
-@app.task(name=EVENT_TASK, Strategy=STRATEGY)
+@app.task(name=EVENT_TASK)
 def event(message: Any = None) -> None:
     """Let an agent handle an event."""
     _refuse()

@@ -62,9 +62,6 @@ FOREIGN_CODE = {
     "workers/processes/isolated_child.py IsolatedChild._answer",
     "workers/revisions/revisions.py Revisions._ready",
     "workers/v1/chains.py CallWay._through",
-    # Celery's own
-    "workers/pool/consumer.py Consumer.create_task_handler.on_task_received",
-    "workers/pool/pool.py CallPool._trace",
 }
 #: where a fault of ours must not cost more than the call, or the round of a thread, that it is in
 LAST_BOUNDARIES = {
@@ -76,6 +73,8 @@ LAST_BOUNDARIES = {
     "workers/delivery/delivery.py Delivery._to_a_result",
     "workers/delivery/result_writer.py ResultWriter._try",
     "workers/delivery/result_writer.py ResultWriter._end_with_fault",
+    "workers/pool/intake.py Intake.read",
+    "workers/pool/pool.py CallPool._claimed",
     "workers/pool/pool.py CallPool._without_fault",
 }
 

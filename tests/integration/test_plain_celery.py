@@ -3,6 +3,7 @@
 import gc
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -209,3 +210,28 @@ def test_a_group_of_calls_without_callbacks_runs(polling_celery: Celery) -> None
     sent = group([signature(polling_celery, text) for text in "abc"]).apply_async()
     results = [outcome(polling_celery, one.id)[1] for one in cast(Any, sent).results]
     assert [result["output"]["text"] for result in results] == ["a", "b", "c"]
+
+
+def test_a_call_with_a_countdown_is_scheduled_and_begins_at_its_time(plain_celery: Celery) -> None:
+    call = {"toolName": "echo__args", "args": {}}
+    eta = datetime.now(UTC) + timedelta(seconds=3)
+    sent = plain_celery.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.smith", eta=eta)
+
+    def scheduled() -> list[str]:
+        rows = plain_celery.control.inspect(timeout=PATIENCE, limit=1).scheduled()
+        [row] = (rows or {"": []}).values()
+        return [one["request"]["id"] for one in row]
+
+    wait_until(lambda: sent.id in scheduled())
+    result = sent.get(timeout=PATIENCE)
+    assert result["status"] == "ok"
+    assert datetime.fromisoformat(result["meta"]["startedAt"]) >= eta
+
+
+def test_a_call_that_has_expired_is_not_run(plain_celery: Celery) -> None:
+    call = {"toolName": "echo__args", "args": {}}
+    past = datetime.now(UTC) - timedelta(seconds=5)
+    sent = plain_celery.send_task(
+        "goondan.tool_call", kwargs={"call": call}, queue="agent.smith", expires=past
+    )
+    assert sent.get(timeout=PATIENCE)["error"]["code"] == "E_TOOL_EXPIRED"

@@ -20,10 +20,10 @@ class QueuedJob:
     """Something to carry out: ``job`` begins it as soon as there is a slot."""
 
     job: Work
-    #: its message, with the claim that may have come with it
-    request: Any
-    #: its turn among the messages, if any, which must end even if the job does not begin
-    turn: InOrder | None = None
+    #: what it carries out
+    message: Any
+    #: its turn among the messages, which must end even if the job does not begin
+    turn: InOrder
 
 
 class Wait(Enum):
@@ -82,7 +82,7 @@ class Slots:
         self._begin = begin
         self._lock = threading.Lock()
         self.taken = 0
-        #: events on their way through Celery, each of which may begin a Turn
+        #: events whose messages wait to be claimed, each of which may begin a Turn
         self._expected = 0
         self._released: Counter[Wait] = Counter()
         #: how many of the taken slots belong to calls that wait without releasing them
@@ -101,7 +101,7 @@ class Slots:
         return self._limit() - self.taken - len(self._waiting) - len(self._returning)
 
     def expect(self, events: int) -> None:
-        """Count events on their way through Celery; with a negative number, those that have arrived."""
+        """Count events whose messages wait to be claimed; with a negative number, those that are."""
         with self._lock:
             self._expected += events
 

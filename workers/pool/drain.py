@@ -19,15 +19,13 @@ import structlog
 from celery import bootsteps
 from celery.platforms import EX_FAILURE, EX_OK
 from celery.worker import state
-from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from broker_config.hard_end import HardEnd
 from broker_config.process_identity import this_process
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.contract.errors import BrokerUnreachableError
-from goondan_tasks.contract.messages import IpcMessage, faults_of
-from goondan_tasks.fleet.agent_registry import ShutdownRequest, ShutdownRequests
+from goondan_tasks.fleet.agent_registry import ShutdownRequests
 from goondan_tasks.machine.process import sighup_ends_process
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
@@ -204,27 +202,6 @@ def _settle(what: Callable[[], None]) -> None:
         what()
     except (RedisError, BrokerUnreachableError) as error:
         logger.warning("worker.not_settled", reason=str(error))  # the leases expire
-
-
-def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
-    """Pass a ``shutdown`` IpcMessage on to the workers that it names, this one included.
-
-    Its payload is ``{agent or worker, reason?}``; without either it means the agent that it was sent to. An
-    invalid message is dropped.
-
-    Raises:
-        redis.exceptions.RedisError: Redis cannot be reached.
-    """
-    try:
-        message = IpcMessage.from_wire(wire)
-        payload = message.payload
-        is_named = payload.get("worker") or payload.get("agent")
-        request = ShutdownRequest.from_wire(payload if is_named else {**payload, "agent": message.to})
-    except ValidationError as error:
-        logger.warning("shutdown.refused", reason=faults_of(error))
-        return
-    runtime.shutdowns.ask(request)
-    logger.info("shutdown.asked", sender=message.from_agent, target=request.target, reason=request.reason)
 
 
 class ShutdownWatch:

@@ -11,6 +11,7 @@ import structlog
 from celery import bootsteps
 from redis.exceptions import RedisError
 
+from broker_config.in_flight import IN_FLIGHT
 from broker_config.process_identity import this_process
 from broker_config.queues import agent_of
 from goondan_tasks.bundle import Bundle
@@ -203,6 +204,8 @@ class Heartbeat(bootsteps.StartStopStep):
                 runtime.reaper.sweep(record.name)
             with only_advice(keys.limits):
                 runtime.limiter.look()
+            with only_advice(IN_FLIGHT):
+                consumer.pool.intake.renew()
             with only_advice(keys.instances):
                 runtime.collector.look(record.name, record.root_id)
             self._is_announced = True

@@ -1,35 +1,28 @@
-"""Calls as Celery's bookkeeping, its remote control and its monitors (Flower) see them.
+"""Calls as Celery's remote control and its monitors (Flower) see them: views, made when they are asked for.
 
-Celery's own ``Request`` does far more than a call needs, at a fifth of the cost of a call. Events go out in
-batches: Celery itself would send them on every turn of the main loop, which each event wakes. Those of a
-plain call are written by template when its result is stored. The beginning of any other call is reported
-here, and its end when that is stored (:mod:`goondan_tasks.fleet.monitors`). A message that runs nothing
-causes no events.
+Events go out in batches: Celery itself would send them on every turn of the main loop, which each event
+wakes. Those of a plain call are written by template when its result is stored. The beginning of any other
+call is reported here, and its end when that is stored (:mod:`goondan_tasks.fleet.monitors`). A message that
+runs nothing causes no events.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from time import monotonic, time
 from typing import Any
 
-import structlog
 from celery import bootsteps
 from celery.utils.time import utcoffset
 from celery.worker import state
 from redis.exceptions import RedisError
 
 from broker_config import serializer
-from broker_config.queues import TOOL_CALL_TASK, agent_of, is_events_queue
-from broker_config.task_message import ORIGIN
-from goondan_tasks.contract.events import DEFAULT_INSTANCE, TOOL_OF_TASK, task_of
-from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from broker_config.queues import TOOL_CALL_TASK, is_events_queue
+from goondan_tasks.contract.events import task_of
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.fleet.monitors import Monitors, ended, shown, shown_arguments, task_name
-from workers.concurrency.slots import ReleasedSlot
-from workers.delivery.incoming import Incoming, carried
 from workers.job import Job
-
-logger = structlog.get_logger(__name__)
 
 #: how many tool names are counted, and how long they may be: models make names up, and Celery never forgets
 #: one
@@ -56,181 +49,53 @@ _EVENTS = _RECEIVED + _STARTED + _ENDED
 _SUCCEEDED = '"type":"task-succeeded","result":%s,"runtime":%r'
 
 
-class CallRequest:
-    """A message or a claimed call, as a request of Celery (celery/worker/{state,control}.py)."""
-
-    __slots__ = (
-        "__weakref__",
-        "_arrived",
-        "_consumer",
-        "_headers",
-        "_message",
-        "acknowledged",
-        "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
-        "has_ended",
-        "id",
-        "incoming",
-        "job",
-        "name",
-        "released_slot",
-        "task_name",
-        "time_start",
-    )
-
-    def __init__(self, incoming: Incoming, headers: Mapping[str, Any], consumer: Any) -> None:
-        self.incoming = incoming
-        self.id = incoming.id
-        self.task_name = incoming.task
-        #: the name of the tool if the headers have it
-        shadow = headers.get("shadow")
-        self.name: str = shadow if shadow and isinstance(shadow, str) else self.task_name
-        #: the claimed call, if it was claimed as it was reserved: then there is no message
-        self.job: Job | None = None
-        self.acknowledged = False
-        #: whether its slot is free again
-        self.has_ended = False
-        #: the slot of a call that waits, or has waited
-        self.released_slot: ReleasedSlot | None = None
-        self.time_start: float | None = None
-        self._headers = headers
-        self._message: Any = None
-        self._consumer = consumer
-        self._arrived = time()
-
-    @classmethod
-    def of_message(cls, message: Any, consumer: Any) -> "CallRequest":
-        """Make the request of a message, which must be acknowledged."""
-        incoming = incoming_of(message)
-        request = cls(incoming, {**message.headers, **shown_headers(incoming)}, consumer)
-        request._message = message
-        return request
-
-    @classmethod
-    def of_job(cls, job: Job, consumer: Any) -> "CallRequest":
-        """Make the request of a claimed call."""
-        incoming = Incoming(job.id, job.queue, job.read(), _task(job), claimed=job.original)
-        request = cls(incoming, event_fields(job), consumer)
-        request.job = job
-        request.acknowledged = True
-        if job.begun_at:  # a plain call that takes long; it may have been queued after it was asked for
-            request._arrived = _clock_time(job.begun_at)
-        return request
-
-    @property
-    def worker(self) -> str:
-        """The name of this worker."""
-        hostname: str = self._consumer.hostname
-        return hostname
-
-    @property
-    def task(self) -> Any:
-        """The Celery task."""
-        return self._consumer.app.tasks[self.task_name]
-
-    @property
-    def log_fields(self) -> JsonObject:
-        """The fields of each log line about this call; some are missing if it cannot be read."""
-        if self.job is not None:
-            return self.job.log_fields.known()
-        return self.incoming.log_fields(self.worker)
-
-    def reserve(self) -> None:
-        """Add it to the reserved requests."""
-        state.requests[self.id] = self
-        state.reserved_requests.add(self)
-
-    def accept(self) -> None:
-        """Add it to the active requests."""
-        self.time_start = time()
-        state.active_requests.add(self)
-        state.reserved_requests.add(self)  # from which a lost connection has removed it if it had not begun
-        count(self.name, self.task_name)
-
-    def tell_claim(self, monitors: Monitors) -> None:
-        """Tell monitors that the call has been claimed and will run here."""
-        if not sends_events(self._consumer.event_dispatcher):
-            return
-        headers = self._headers
-        received = {
-            "type": "task-received",
-            "uuid": self.id,
-            "name": self.name,
-            "args": headers.get("argsrepr"),
-            "kwargs": headers.get("kwargsrepr"),
-            "root_id": headers.get("root_id"),
-            "parent_id": headers.get("parent_id"),
-            "retries": 0,
-            "eta": None,
-            "expires": None,
-        }
-        monitors.add(self.worker, received, self._arrived)
-
-    def tell_start(self, monitors: Monitors, begun_at: float | None = None) -> None:
-        """Tell monitors that the handler begins now, or has begun at that ``time.monotonic()``."""
-        if sends_events(self._consumer.event_dispatcher):
-            at = None if begun_at is None else _clock_time(begun_at)
-            monitors.add(self.worker, {"type": "task-started", "uuid": self.id}, at)
-
-    def end(self) -> None:
-        """Remove it from Celery's requests; its message is acknowledged separately."""
-        state.requests.pop(self.id, None)
-        state.active_requests.discard(self)
-        state.reserved_requests.discard(self)  # a worker that stops waits until there are none
-
-    def acknowledge(self) -> None:
-        """Acknowledge the message; on the main thread only."""
-        if not self.acknowledged:
-            self.acknowledged = True
-            self._message.ack_log_error(logger, self._consumer.connection_errors)
-
-    def reject(self, requeue: bool = False) -> None:
-        """Requeue the message or drop it; on the main thread only."""
-        if not self.acknowledged:
-            self.acknowledged = True
-            self._message.reject_log_error(logger, self._consumer.connection_errors, requeue)
-            state.requests.pop(self.id, None)
-            state.reserved_requests.discard(self)
-
-    def info(self, safe: bool = False) -> dict[str, Any]:
-        """Describe it for ``inspect active`` and ``inspect reserved``, without its arguments."""
-        return {
-            **_info(self.id, self._headers, self.task_name, self.incoming.queue, self.worker),
-            "name": self.name,
-            "time_start": self.time_start,
-            "acknowledged": self.acknowledged,
-        }
-
-    def terminate(self, pool: Any, signal: Any = None) -> None:
-        """Refuse to terminate a call: it shares its process with others."""
-        logger.warning("call.not_terminated", **self.log_fields, what_to_do=f"goondan cancel {self.id}")
-
-    cancel = terminate
+def tell_claim(job: Job, dispatcher: Any, monitors: Monitors) -> None:
+    """Tell monitors that a call has been claimed and will run here."""
+    if not sends_events(dispatcher):
+        return
+    fields = event_fields(job)
+    received = {
+        "type": "task-received",
+        "uuid": job.id,
+        "name": fields["shadow"],
+        "args": fields["argsrepr"],
+        "kwargs": fields["kwargsrepr"],
+        "root_id": fields["root_id"],
+        "parent_id": fields["parent_id"],
+        "retries": 0,
+        "eta": None,
+        "expires": None,
+    }
+    # a plain call that takes long may have been queued after it was asked for
+    monitors.add(job.worker, received, _clock_time(job.begun_at) if job.begun_at else None)
 
 
-def job_info(job: Job, worker: str) -> dict[str, Any]:
-    """Describe a claimed call for ``inspect active`` and ``inspect reserved``."""
+def tell_start(job: Job, dispatcher: Any, monitors: Monitors, begun_at: float | None = None) -> None:
+    """Tell monitors that the handler begins now, or has begun at that ``time.monotonic()``."""
+    if sends_events(dispatcher):
+        at = None if begun_at is None else _clock_time(begun_at)
+        monitors.add(job.worker, {"type": "task-started", "uuid": job.id}, at)
+
+
+def job_info(job: Job) -> dict[str, Any]:
+    """Describe a claimed call for ``inspect active`` and ``inspect reserved``, without its arguments."""
     fields = event_fields(job)
     return {
-        **_info(job.id, fields, _task(job), job.queue, worker),
+        "id": job.id,
         "name": fields["shadow"],
+        "args": fields["argsrepr"],
+        "kwargs": fields["kwargsrepr"],
+        "type": task_of_job(job),
+        "hostname": job.worker,
+        "delivery_info": {"exchange": "", "routing_key": job.queue},
+        "worker_pid": None,
         "time_start": _clock_time(job.begun_at) if job.begun_at else None,
         "acknowledged": True,
     }
 
 
-def _info(call_id: str, headers: Mapping[str, Any], task: str, queue: str, worker: str) -> dict[str, Any]:
-    return {
-        "id": call_id,
-        "args": headers.get("argsrepr"),
-        "kwargs": headers.get("kwargsrepr"),
-        "type": task,
-        "hostname": worker,
-        "delivery_info": {"exchange": "", "routing_key": queue},
-        "worker_pid": None,
-    }
-
-
-def _task(job: Job) -> str:
+def task_of_job(job: Job) -> str:
+    """Return the name of the task that a call is for Celery."""
     return task_of(job.original) if is_events_queue(job.queue) else TOOL_CALL_TASK
 
 
@@ -265,33 +130,9 @@ def event_fields(job: Job) -> dict[str, Any]:
     }
 
 
-def shown_headers(incoming: Incoming) -> dict[str, str]:
-    """Return the headers of a message that monitors show; they replace those of the producer."""
-    wire = incoming.wire if isinstance(incoming.wire, Mapping) else {}
-    agent = agent_of(incoming.queue)
-    named = TOOL_OF_TASK[incoming.task] if incoming.is_event else wire.get("toolName")
-    tool = named if isinstance(named, str) else ""
-    args = wire if incoming.is_event else wire.get("args")
-    instance = wire.get("toInstanceKey" if incoming.is_event else "instanceKey")
-    return {
-        "shadow": task_name(agent, tool),
-        "argsrepr": "()",
-        "kwargsrepr": shown_arguments(tool, agent, instance or DEFAULT_INSTANCE, args),
-    }
-
-
 def _clock_time(moment: float) -> float:
     """Return the time of a ``time.monotonic()`` in seconds since the epoch."""
     return time() - monotonic() + moment
-
-
-def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
-    """Return the content of a message; if it cannot be read, only where it came from."""
-    task = message.headers["task"]
-    wire = carried(task, message.payload[1]) if is_readable else None
-    queue, traceparent = message.delivery_info.get("routing_key") or "", message.headers.get("traceparent")
-    was_stored = message.headers.get("origin") == ORIGIN
-    return Incoming(message.headers["id"], queue, wire, task, traceparent, was_stored=was_stored)
 
 
 class PlainEvents:

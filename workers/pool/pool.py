@@ -2,14 +2,13 @@
 
 The pool bounds the calls in progress, blocking and async together. A call takes a thread while it talks to
 Redis or runs a blocking handler, and none while its async handler waits. The setting ``worker_pool`` chooses
-it; Celery's own ``-P threads`` and ``-P processes`` keep every promise but speed.
+it.
 """
 
 import contextlib
 import ctypes
 import errno
 import gc
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,13 @@ from time import monotonic
 from typing import Any, NoReturn
 
 import structlog
-from celery.concurrency.base import BasePool, apply_target
+from celery.concurrency.base import BasePool
 from celery.worker import state
 
 from broker_config.connections import connect
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
+from broker_config.scripts import ClaimOnReserve
 from broker_config.settings import Settings
 from goondan_tasks.authoring.tool_api import Logger, ToolContext
 from goondan_tasks.client.known_agents import broker_errors
@@ -31,10 +31,9 @@ from goondan_tasks.contract.errors import (
     ConfigError,
     GoondanError,
     OAuthStoreError,
-    ToolCancelledError,
     ToolError,
 )
-from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.fleet.call_counts import CountedCall
 from goondan_tasks.fleet.monitors import task_name
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -44,13 +43,15 @@ from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, 
 from workers.concurrency.threads import DaemonThreads, InOrder, Work
 from workers.concurrency.watchdog import CallOff
 from workers.contexts import RunServices
+from workers.delivery.incoming import Incoming
 from workers.executor import PATIENCE_SECONDS
 from workers.extensions.events import running
 from workers.job import Ended, Job
 from workers.kept_lines import logger_of_job
 from workers.outcome import outcome_of
+from workers.pool.intake import Intake, Message
 from workers.pool.lead import Lead
-from workers.pool.monitoring import CallRequest, PlainEvents, count, sends_events
+from workers.pool.monitoring import PlainEvents, count, sends_events, task_of_job, tell_claim, tell_start
 from workers.progress_reporter import ProgressReporter
 from workers.runtime import WorkerRuntime, process_runtime
 
@@ -67,9 +68,6 @@ EXIT_BROKER_UNREACHABLE = 5
 
 #: the garbage is collected after this many new objects, which is about a hundred calls
 YOUNG_OBJECTS = 20_000
-
-#: while this many calls wait for a slot, Celery is not told to fetch more
-ENOUGH = 32
 
 #: how many slots a worker may have
 MOST_SLOTS = 10_000
@@ -143,24 +141,19 @@ class CallPool(BasePool):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._hub: Any = None
         self._slots = Slots(lambda: self.limit, lambda queued: self._threads.run(queued.job), self._on_free)
-        #: ended calls that Celery has not been told of, and those whose messages are not acknowledged
-        self._ended: deque[CallRequest] = deque()
-        self._unacknowledged: deque[CallRequest] = deque()
+        #: the calls that are carried out here, by the tokens of their claims; the lead has the others
+        self.jobs: dict[str, Job] = {}
         #: whether the worker drains: no call begins, and those that have not begun go back. The handler of
         #: SIGTERM sets it, which may not take a lock
         self.is_draining = False
         self.events = PlainEvents()
         #: the turn of the latest message: limits are asked in the order of messages
         self._latest: InOrder | None = None
-        #: Celery's consumer and its channel, while there is a connection
+        #: Celery's consumer
         self.consumer: Any = None
-        self.channel: Any = None
         #: takes calls off the queues; ``None`` before the pool has started
         self.lead: Lead | None = None
-        #: reserved messages that the main thread has to deliver
-        self._undelivered: deque[Batch] = deque()
 
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
@@ -178,13 +171,10 @@ class CallPool(BasePool):
         self._slots.most_released = settings.max_waiting
         redis = connect(settings.redis_url, name="goondan-lead")
         reader = QueueReader(redis, self._runtime.delivery.ledger.unawaited_scripts)
+        self.intake = Intake(self._runtime, self.app, self.take)
         self.lead = Lead(reader, self._runtime, self._threads, self._slots, self)
         self._runtime.delivery.leases.renew_also(self.lead.claims)
         self.lead.start()
-
-    def register_with_event_loop(self, hub: Any) -> None:
-        """Remember the event loop of the main thread, the only one that may acknowledge messages."""
-        self._hub = hub
 
     def grow(self, n: int = 1) -> None:
         """Add slots, or remove some with a negative number; a slot in use goes when its call ends.
@@ -202,14 +192,25 @@ class CallPool(BasePool):
         """Remove slots; raises as :meth:`grow` does."""
         self.grow(-n)
 
-    def take(self, request: CallRequest) -> None:
-        """Carry out a call as soon as there is a slot for it."""
-        request.reserve()
+    def attach(
+        self,
+        consumer: Any,
+        queues: Callable[[], Sequence[str]],
+        terms: Callable[[], ClaimOnReserve | None],
+    ) -> None:
+        """Take calls from these queues while there is a connection; see :meth:`Lead.attach`."""
+        assert self.lead is not None  # noqa: S101 - the pool has started
+        self.consumer = consumer
+        self.lead.attach(consumer.hostname, queues, terms)
+
+    def take(self, message: Message) -> None:
+        """Carry out the call of a message as soon as there is a slot for it."""
         if self.is_draining:
-            self._return(request)
+            self.intake.give_back([message])
             return
         turn = self._latest = InOrder(self._latest)
-        self._slots.enter(QueuedJob(partial(self._begin, request, turn), request, turn))
+        self._slots.expect(is_events_queue(message.queue))
+        self._slots.enter(QueuedJob(partial(self._begin, message, turn), message, turn))
 
     def drain(self) -> None:
         """Begin no more calls, and take none off the queues."""
@@ -218,53 +219,36 @@ class CallPool(BasePool):
             self.lead.detach()
 
     @property
+    def running(self) -> list[Job]:
+        """The calls that run."""
+        own = self.jobs.copy()
+        led = [] if self.lead is None else self.lead.jobs
+        return [*own.values(), *(job for job in led if job.is_running and job.token not in own)]
+
+    @property
+    def reserved(self) -> list[Job]:
+        """The calls that are claimed and have not begun."""
+        return [] if self.lead is None else [job for job in self.lead.jobs if job.waits]
+
+    @property
     def is_busy(self) -> bool:
         """Whether calls are here, or results that Redis has not confirmed."""
-        return bool(state.reserved_requests) or not (self.lead is None or self.lead.is_idle)
-
-    def on_apply(
-        self,
-        target: Callable[..., Any],
-        args: Any = None,
-        kwargs: Any = None,
-        callback: Any = None,
-        accept_callback: Any = None,
-        **_: Any,
-    ) -> None:
-        """Run any task other than a call as Celery does; ``args`` begin with the task's name and id."""
-        request = state.requests.get(args[1])
-        job = partial(self._trace, request, target, args, kwargs, callback, accept_callback)
-        self._slots.enter(QueuedJob(job, request))
+        return bool(self.jobs) or not (self.lead is None or (self.lead.is_idle and self.intake.is_idle))
 
     def return_backlog(self) -> None:
-        """Put the messages of the tasks that have not begun back to the front of their queues.
-
-        Each is returned by itself: two may belong to one task, and Celery knows only one of them by its id.
-        """
-        for queued in reversed(self._slots.take_waiting()):
-            if queued.turn is not None:
-                queued.turn.end()  # the next message must not wait for it
-            self._return(queued.request)
-
-    def _return(self, request: Any) -> None:
-        job = getattr(request, "job", None)
-        if job is None:
-            _reject(request)
-        else:
-            request.end()
-            self._runtime.delivery.give_back(job)
+        """Put the messages of the calls that have not begun back to the front of their queues."""
+        waiting = self._slots.take_waiting()
+        for queued in waiting:
+            queued.turn.end()  # the next message must not wait for it
+            self._slots.expect(-is_events_queue(queued.message.queue))
+        self.intake.give_back([*(queued.message for queued in waiting), *self.intake.take_later()])
 
     # For the fast path: see :class:`workers.pool.loop_calls.Pool`.
 
     def deliver(self, batch: Batch) -> None:
-        """Deliver the messages that were not claimed, on the main thread."""
-        self._slots.expect(_events(batch))
-        self._undelivered.append(batch)
-        self.deliver_waiting()
-
-    def deliver_waiting(self) -> None:
-        """Deliver the waiting messages; also after a reconnection, since Celery's hub may lose callbacks."""
-        self._on_main_thread(self._deliver)
+        """Take the messages that were not claimed."""
+        for message in self.intake.hold(batch):
+            self.take(message)
 
     def workdir(self, job: Job) -> Path:
         """Return the workdir of a plain call, and make it on first use."""
@@ -300,9 +284,9 @@ class CallPool(BasePool):
         """Release the slot of a plain call that waits, and detach it: a wait may be long."""
         assert self.lead is not None  # noqa: S101 - it runs the call
         self.lead.detach_now(job)
-        if job.request is None or job.request.has_ended:
+        if job.token not in self.jobs:
             return KeptSlot()  # the call has ended, and something that it left behind waits
-        return self._release_slot(job.request, wait)
+        return self._release_slot(job, wait)
 
     def detach(self, job: Job, expire: Callable[[], None] | None = None) -> None:
         """Take over the lease, cancellation, time limit and end of a plain call that takes long.
@@ -311,12 +295,10 @@ class CallPool(BasePool):
         """
         claim, plan = job.claim, job.plan
         assert plan is not None  # noqa: S101 - a plain call
-        request = CallRequest.of_job(job, self.consumer)
-        request.reserve()
-        request.accept()
-        request.tell_claim(self._runtime.monitors)
-        request.tell_start(self._runtime.monitors, job.begun_at)
-        answer = partial(self._answer, request, claim)
+        self._accept(job)
+        self._tell_claim(job)
+        self._tell_start(job, job.begun_at)
+        answer = partial(self._answer, job, claim)
         cancellation = job.ensure_cancellation()
         _, watch = self._runtime.delivery.hold(claim, answer, lambda: job.started_at, cancellation)
 
@@ -342,20 +324,19 @@ class CallPool(BasePool):
 
         def end(result: ToolCallResult) -> None:
             end_limit()
-            self._finish(request, claim, result)
+            self._finish(job, claim, result)
             self.flush()
 
-        job.request, job.end_detached = request, end
+        job.end_detached = end
         if job.reporter is not None:
             job.reporter.begin()
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
         """End a plain call with a result that is not plain, such as a pending one, or one to be retried."""
         claim, delivery = job.claim, self._runtime.delivery
-        request = CallRequest.of_job(job, self.consumer)
-        request.tell_claim(self._runtime.monitors)
+        self._tell_claim(job)
         if job.begun_at:
-            request.tell_start(self._runtime.monitors, job.begun_at)
+            self._tell_start(job, job.begun_at)
         delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
         delivery.result_writer.finish(claim, result)
         delivery.flush()
@@ -380,20 +361,18 @@ class CallPool(BasePool):
 
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call that is not plain, on this thread; its slot is taken already."""
-        request = CallRequest.of_job(job, self.consumer)
-        request.reserve()
-        request.accept()
-        self._without_fault(request, partial(self._carry_out_job, request, job))
+        self._accept(job)
+        self._without_fault(job, partial(self._check_and_carry_out, job))
 
-    def _carry_out_job(self, request: CallRequest, job: Job) -> None:
-        delivery = self._runtime.delivery
+    def _check_and_carry_out(self, job: Job) -> None:
+        delivery, incoming = self._runtime.delivery, _incoming_of(job)
         try:
-            delivery.call_of(request.incoming)
+            delivery.call_of(incoming)
         except GoondanError as error:
-            delivery.refuse(request.incoming, request.worker, error, job.token)
-            self._end(request)
+            delivery.refuse(incoming, job.worker, error, job.token)
+            self._end(job)
             return
-        self._carry_out(request, delivery.limiter.admit_claimed(job.claim))
+        self._carry_out(job, delivery.limiter.admit_claimed(job.claim))
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         """Log stored results, count them, and tell Celery's monitors."""
@@ -404,7 +383,6 @@ class CallPool(BasePool):
         for one in ended:
             if one.failure is not None:
                 writer.keep_failure(one.job.claim.run, one.failure)
-            # such a call has no request among Celery's: job_info shows it while it runs
             count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)
         self._runtime.delivery.flush()
         self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])
@@ -421,92 +399,105 @@ class CallPool(BasePool):
         if self.lead is not None:
             self.lead.wake()
 
-    def _deliver(self) -> None:
-        while self._undelivered:
-            batch = self._undelivered.popleft()
-            try:
-                for tag, queue, message in batch.messages:
-                    self.channel.deliver(tag, queue, message)
-            finally:
-                self._slots.expect(-_events(batch))
-        self._on_free()
+    def _accept(self, job: Job) -> None:
+        """Note that a call is carried out here from now on, also for the number in Celery's heartbeat."""
+        job.begun_at = job.begun_at or monotonic()
+        self.jobs[job.token] = job
+        state.active_requests.add(job)
+        count(task_name(job.agent, job.tool_name), task_of_job(job))
 
-    def _release_slot(self, request: CallRequest, wait: Wait = Wait.AGENT) -> ReleasedSlot:
-        """Release the slot of a call while it waits, and with it the prefetch credit of its message."""
-        request.released_slot = self._slots.release_slot(wait)
-        if not request.acknowledged:
-            self._unacknowledged.append(request)  # the ledger has the call, and its message is not needed
+    def _tell_claim(self, job: Job) -> None:
+        tell_claim(job, self.consumer.event_dispatcher, self._runtime.monitors)
+
+    def _tell_start(self, job: Job, begun_at: float | None = None) -> None:
+        tell_start(job, self.consumer.event_dispatcher, self._runtime.monitors, begun_at)
+
+    def _release_slot(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
+        """Release the slot of a call while it waits."""
+        job.released_slot = self._slots.release_slot(wait)
         self.flush()
         if self.lead is not None:
             self.lead.step_aside()
-        return request.released_slot
+        return job.released_slot
 
-    def _trace(self, request: Any, *args: Any) -> None:
-        error = outcome_of(lambda: apply_target(*args)).error
-        self._slots.leave(None)
-        if error is not None:  # Celery's own code may fail on a message's callbacks
-            logger.error("task.fault", task_id=getattr(request, "id", None), exc_info=error)
-            self._on_main_thread(partial(_give_up, request))
-
-    def _begin(self, request: CallRequest, turn: InOrder) -> None:
+    def _begin(self, message: Message, turn: InOrder) -> None:
+        """Carry out the call of a message, on this thread; its slot is taken already."""
+        job = None
         try:
-            self._without_fault(request, partial(self._run_message, request, turn))
+            job = self._claimed(message, turn)
         finally:
             turn.end()  # also if the message was refused
+            self._slots.expect(-is_events_queue(message.queue))
+            if job is None:
+                self._slots.leave(None)
+        self.flush()
+        if job is not None:
+            self._accept(job)
+            self._without_fault(job, partial(self._carry_out, job, job.claim))
 
-    def _without_fault(self, request: CallRequest, work: Work) -> None:
+    def _claimed(self, message: Message, turn: InOrder) -> Job | None:
+        """Claim the call of a message, which is not needed then; ``None`` if nothing is to be run."""
+        delivery, worker = self._runtime.delivery, self.consumer.hostname
+        incoming = self.intake.read(message, worker)
+        if incoming is None:
+            return None
+        claimed = outcome_of(lambda: delivery.claim(incoming, worker, turn))
+        error = claimed.error
+        if error is not None:
+            if isinstance(error, GoondanError) and self._runtime.standby.leaves(
+                incoming.placeholder(), error
+            ):
+                self.intake.give_back([message])
+                return None
+            delivery.refuse(incoming, worker, self._told(error, incoming.log_fields(worker)))
+            self.intake.acknowledge(message)
+            return None
+        self.intake.acknowledge(message)
+        claim = claimed.get()
+        if claim.verdict is Verdict.RUN:
+            return Job.of_claim(claim, message.queue)
+        self._settle(claim)
+        return None
+
+    def _told(self, error: BaseException, log_fields: JsonObject) -> GoondanError:
+        """Return what a call is refused with that cannot begin; a fault of ours is logged."""
+        if isinstance(error, GoondanError):
+            return error
+        logger.error("call.fault", **log_fields, exc_info=error)
+        return ToolError(f"The worker could not begin the call: {error!r:.200}")
+
+    def _without_fault(self, job: Job, work: Work) -> None:
         """Do part of a call; a fault of ours costs neither its slot nor this thread."""
         error = outcome_of(work).error
         if error is not None:
-            logger.error("call.fault", **request.log_fields, exc_info=error)
-            fault = ToolError(f"The worker could not begin the call: {error!r:.200}")
-            token = None if request.job is None else request.job.token
+            fault = self._told(error, job.log_fields.known())
             try:
-                self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
+                self._runtime.delivery.refuse(_incoming_of(job), job.worker, fault, job.token)
             finally:  # if the refusal cannot be sent, a sweep settles the call
-                self._end(request)
+                self._end(job)
 
-    def _run_message(self, request: CallRequest, turn: InOrder) -> None:
-        request.accept()
-        incoming, delivery = request.incoming, self._runtime.delivery
-        try:
-            if request.id in state.revoked:  # since its message came
-                raise ToolCancelledError("The call was revoked.")
-            claim = delivery.claim(incoming, request.worker, turn)
-        except GoondanError as error:
-            if self._runtime.standby.leaves(incoming.placeholder(), error):
-                self._on_main_thread(partial(self._put_back, request))
-                return
-            delivery.refuse(incoming, request.worker, error)
-            self._end(request)
-        else:
-            turn.end()
-            self._carry_out(request, claim)
+    def _settle(self, claim: Claim) -> None:
+        """Act on a claim whose verdict is not to run the call."""
+        if claim.verdict is Verdict.WAITING:
+            call = claim.run.call
+            self._runtime.delivery.result_writer.counts.add_limit_wait(call.agent_name, call.tool_name)
+        self._runtime.delivery.settle(claim)
 
-    def _put_back(self, request: CallRequest) -> None:
-        _reject(request)
-        self._slots.leave(None)
-
-    def _carry_out(self, request: CallRequest, claim: Claim) -> None:
+    def _carry_out(self, job: Job, claim: Claim) -> None:
         delivery, event_loop = self._runtime.delivery, self._runtime.event_loop
         if claim.verdict is not Verdict.RUN:
-            if claim.verdict is Verdict.WAITING:
-                delivery.result_writer.counts.add_limit_wait(
-                    claim.run.call.agent_name, claim.run.call.tool_name
-                )
-            delivery.settle(claim)
-            self._end(request)
+            self._settle(claim)
+            self._end(job)
             return
-        monitors = self._runtime.monitors
-        request.tell_claim(monitors)
+        self._tell_claim(job)
         coroutine = delivery.carry_out(
             claim,
-            partial(self._answer, request, claim),
-            partial(self._release_slot, request),
+            partial(self._answer, job, claim),
+            partial(self._release_slot, job),
             on_thread=self._run_beside_loop,
-            on_start=partial(request.tell_start, monitors),
+            on_start=partial(self._tell_start, job),
         )
-        finish, ended = partial(self._finish, request, claim), drive(coroutine)
+        finish, ended = partial(self._finish, job, claim), drive(coroutine)
         if ended is None:
             event_loop.carry_on(coroutine, partial(self._finish_soon, finish))
         else:
@@ -525,68 +516,32 @@ class CallPool(BasePool):
 
         self._threads.run(both)
 
-    def _answer(self, request: CallRequest, claim: Claim, result: ToolCallResult) -> bool:
+    def _answer(self, job: Job, claim: Claim, result: ToolCallResult) -> bool:
         """End a call whose handler still runs on its thread; return whether the call had no result yet."""
         is_first = self._runtime.delivery.result_writer.answer(claim, result)
         if is_first:
-            self._end(request)
+            self._end(job)
         self.flush()
         return is_first
 
-    def _finish(self, request: CallRequest, claim: Claim, result: ToolCallResult) -> None:
+    def _finish(self, job: Job, claim: Claim, result: ToolCallResult) -> None:
         if self._runtime.delivery.result_writer.finish(claim, result):
-            self._end(request)
+            self._end(job)
 
-    def _end(self, request: CallRequest) -> None:
-        if request.has_ended:
-            return
-        request.has_ended = True
-        self._ended.append(request)
-        self._slots.leave(request.released_slot)
+    def _end(self, job: Job) -> None:
+        if self.jobs.pop(job.token, None) is not None:
+            state.active_requests.discard(job)
+            self._slots.leave(job.released_slot)
 
     def flush(self) -> None:
-        """Send what calls have put off, and report ended calls to Celery, so that it fetches more."""
+        """Send what calls have put off."""
         self._runtime.event_loop.flush()
         self._runtime.delivery.flush()
-        while self._ended and self._slots.backlog < ENOUGH:
-            with contextlib.suppress(IndexError):  # another thread was faster
-                request = self._ended.popleft()
-                request.end()
-                if not request.acknowledged:
-                    self._unacknowledged.append(request)
-        if self._unacknowledged:
-            self._on_main_thread(self.acknowledge)
-
-    def _on_main_thread(self, callback: Callable[[], object]) -> None:
-        if self._hub is None:
-            callback()
-        else:
-            self._hub.call_soon(callback)
-
-    def acknowledge(self) -> None:
-        """Acknowledge the messages of ended calls; on the main thread, if that has an event loop."""
-        while True:
-            try:
-                request = self._unacknowledged.popleft()
-            except IndexError:  # without a main loop, several threads do this at a time
-                return
-            request.acknowledge()
 
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
         return {**info, "threads": self._threads.count, "in-progress": self._slots.taken}
 
 
-def _events(batch: Batch) -> int:
-    return sum(is_events_queue(queue) for _, queue, _ in batch.messages)
-
-
-def _reject(request: Any, *, requeue: bool = True) -> None:
-    request.reject(requeue=requeue)
-    state.task_ready(request)  # otherwise a request of Celery's own stays reserved
-
-
-def _give_up(request: Any) -> None:
-    if request is not None:
-        request.acknowledge()
-        state.task_ready(request)
+def _incoming_of(job: Job) -> Incoming:
+    return Incoming(job.id, job.queue, job.read(), task_of_job(job), claimed=job.original)

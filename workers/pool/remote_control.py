@@ -1,7 +1,7 @@
 """Celery's remote control of a worker: ``celery control``, ``celery inspect`` and Flower's buttons.
 
-Its commands do what Celery documents, except those replaced here: they would end calls in disorder, or claim
-success where they have no effect on calls.
+Its commands do what Celery documents, except those replaced here: they would see no calls, end them in
+disorder, or claim success where they have no effect on them.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from celery.worker import state as books
 from celery.worker.control import Panel
 
 from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError, ConfigError
-from workers.job import Job
 from workers.pool.consumed_queues import queues_of
 from workers.pool.drain import ask_to_drain
 from workers.pool.monitoring import job_info
@@ -31,39 +30,33 @@ INSTEAD = {
 
 def take_over() -> None:
     """Replace Celery's commands."""
-    Panel.data.update({"shutdown": shutdown, "add_consumer": add_consumer})
-    for name, view in (("active", _active), ("reserved", _reserved), ("query_task", _query_task)):
-        _extend(name, view)
+    own = (active, reserved, scheduled, query_task, revoke, shutdown, add_consumer)
+    Panel.data.update({command.__name__: command for command in own})
     Panel.data.update({name: _refusal(name) for name in INSTEAD})
-    Panel.data["revoke"] = Panel.data["terminate"] = revoke
+    Panel.data["terminate"] = revoke
 
 
-def _extend(name: str, view: Callable[..., Any]) -> None:
-    """Let a Celery command also show the plain calls, which are not among Celery's requests."""
-    theirs = Panel.data[name]
-
-    def handle(state: Any, *args: Any, **kwargs: Any) -> Any:
-        shown = theirs(state, *args, **kwargs)
-        lead = getattr(state.consumer.pool, "lead", None)
-        return shown if lead is None else view(shown, lead.jobs, state.hostname, *args, **kwargs)
-
-    Panel.data[name] = handle
+def active(state: Any, **_: Any) -> list[dict[str, Any]]:
+    """Describe the calls that run."""
+    return [job_info(job) for job in state.consumer.pool.running]
 
 
-def _active(shown: list[Any], jobs: list[Job], worker: str, *_: Any, **__: Any) -> list[Any]:
-    return [*shown, *(job_info(job, worker) for job in jobs if job.is_running)]
+def reserved(state: Any, **_: Any) -> list[dict[str, Any]]:
+    """Describe the calls that have not begun."""
+    return [job_info(job) for job in state.consumer.pool.reserved]
 
 
-def _reserved(shown: list[Any], jobs: list[Job], worker: str, *_: Any, **__: Any) -> list[Any]:
-    return [*shown, *(job_info(job, worker) for job in jobs if job.waits)]
+def scheduled(state: Any, **_: Any) -> list[dict[str, Any]]:
+    """Describe the messages of plain Celery producers whose time has not come."""
+    described: list[dict[str, Any]] = state.consumer.pool.intake.scheduled(state.hostname)
+    return described
 
 
-def _query_task(shown: dict[str, Any], jobs: list[Job], worker: str, ids: Any, **_: Any) -> dict[str, Any]:
-    wanted = {ids} if isinstance(ids, str) else set(ids or ())
-    for job in jobs:
-        if job.id in wanted and (job.is_running or job.waits):
-            shown[job.id] = ["active" if job.is_running else "reserved", job_info(job, worker)]
-    return shown
+def query_task(state: Any, ids: Any, **_: Any) -> dict[str, Any]:
+    """Describe the calls that are here, by their ids."""
+    wanted, pool = {ids} if isinstance(ids, str) else set(ids or ()), state.consumer.pool
+    found = [*(("reserved", job) for job in pool.reserved), *(("active", job) for job in pool.running)]
+    return {job.id: [word, job_info(job)] for word, job in found if job.id in wanted}
 
 
 def shutdown(state: Any, **_: Any) -> Reply:

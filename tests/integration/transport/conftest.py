@@ -1,13 +1,11 @@
-"""A private Redis for the transport's tests, and workers on it."""
+"""A private Redis for the transport's tests."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 
 import pytest
 from redis import Redis
 
 from broker_config.embedded import EmbeddedRedis
-from tests.integration.transport.kombu_worker import Worker
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +19,3 @@ def redis(url: str) -> Iterator[Redis]:
     with Redis.from_url(url) as redis:
         redis.flushdb()
         yield redis
-
-
-@pytest.fixture
-def worker(url: str, redis: Redis) -> Iterator[Callable[..., Worker]]:
-    with ExitStack() as stack:
-        yield lambda prefetch=8, **options: stack.enter_context(
-            Worker(options.pop("url", url), prefetch, **options)
-        )

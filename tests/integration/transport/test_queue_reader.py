@@ -16,7 +16,7 @@ from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX, Reservation
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
-from tests.integration.transport.kombu_worker import QUEUE, push, waiting
+from tests.integration.transport.queues import QUEUE, push, waiting
 from tests.waiting import wait_until
 
 #: so long that no wait ends by itself

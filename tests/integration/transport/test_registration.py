@@ -1,4 +1,4 @@
-"""Whatever a process did with kombu before, its worker takes messages with our transport or ends."""
+"""Whatever a process did with kombu before, its worker connects with our transport or ends."""
 
 import subprocess
 import sys
@@ -36,9 +36,8 @@ def test_transport_takes_effect_though_kombu_has_made_connections_before() -> No
     done = run(
         BEFORE
         + """
-from broker_config.transport import Transport, require_registered, use_plain_json, use_reservations
-use_reservations()
-use_plain_json()
+from broker_config.transport import Transport, require_registered, use_transport
+use_transport()
 for url in URLS:
     assert type(Connection(url).transport) is Transport, url
     require_registered(Connection(url))
@@ -48,21 +47,20 @@ for url in URLS:
 
 
 @pytest.mark.parametrize(
-    ("hook", "registers", "reason"),
+    ("registers", "reason"),
     [
-        ("use_reservations", "raise LookupError('no aliases')", "no aliases"),
-        ("use_reservations", "return", "kombu.transport.redis:Transport, which loses those of a worker"),
-        ("use_plain_json", "return", "decode application/json with kombu's decoder"),
+        ("raise LookupError('no aliases')", "no aliases"),
+        ("return", "kombu.transport.redis:Transport, which ends when Redis accepts"),
     ],
 )
 def test_worker_whose_registration_has_no_effect_ends_and_says_why(
-    url: str, tmp_path: Path, hook: str, registers: str, reason: str
+    url: str, tmp_path: Path, registers: str, reason: str
 ) -> None:
     program = f"""
 import workers.pool.consumer
 def registers():
     {registers}
-workers.pool.consumer.{hook} = registers
+workers.pool.consumer.use_transport = registers
 {WORKER}
 """
     done = run(program, GOONDAN_REDIS_URL=url, GOONDAN_BUNDLE=str(WORKSHOP), GOONDAN_STATE_ROOT=str(tmp_path))

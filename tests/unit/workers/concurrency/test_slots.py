@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from goondan_tasks.contract.errors import LimitError
 from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
+from workers.concurrency.threads import InOrder
 
 
 def begin(queued: QueuedJob) -> None:
@@ -45,7 +46,7 @@ class Workshop:
     def enter(self) -> Job:
         job = Job()
         self.jobs.append(job)
-        self.places.enter(QueuedJob(job.begin, len(self.jobs)))
+        self.places.enter(QueuedJob(job.begin, len(self.jobs), InOrder()))
         return job
 
     def leave(self, job: Job) -> None:
@@ -191,7 +192,7 @@ def test_places_that_are_taken_away_go_when_their_calls_end() -> None:
 def test_those_that_have_not_begun_can_be_taken_away() -> None:
     shop = Workshop(limit=1, most_released=9)
     running, *waiting = (shop.enter() for _ in range(3))
-    assert [queued.request for queued in shop.places.take_waiting()] == [2, 3]
+    assert [queued.message for queued in shop.places.take_waiting()] == [2, 3]
     assert shop.places.backlog == 0
     shop.leave(running)
     assert not any(job.has_begun for job in waiting)
@@ -240,7 +241,7 @@ def test_threads_that_lend_and_leave_lose_no_place() -> None:
 
     with ThreadPoolExecutor(64) as threads:
         for number in range(500):
-            places.enter(QueuedJob(partial(carry_out, threads), number))
+            places.enter(QueuedJob(partial(carry_out, threads), number, InOrder()))
         assert all(done.acquire(timeout=30) for _ in range(500))
     assert most <= 3
     assert (places.taken, places.backlog, places._released.total(), places._idle) == (0, 0, 0, 0)

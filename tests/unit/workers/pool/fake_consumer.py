@@ -6,7 +6,13 @@ from types import SimpleNamespace
 class Consumer:
     """A consumer of some queues; its pool has no lead and nothing to give back."""
 
-    pool = SimpleNamespace(limit=1, lead=None, is_draining=False, return_backlog=lambda: None)
+    pool = SimpleNamespace(
+        limit=1,
+        lead=None,
+        is_draining=False,
+        return_backlog=lambda: None,
+        intake=SimpleNamespace(renew=lambda: None),
+    )
     hostname = "w"
 
     def __init__(self, *queues: str) -> None:

@@ -146,7 +146,7 @@ def test_a_worker_that_drains_is_not_told_to_end_a_second_time() -> None:
 
 def test_a_worker_says_how_many_places_it_has_now() -> None:
     worker = Beating()
-    worker.consumer.pool = SimpleNamespace(limit=5)
+    worker.consumer.pool = SimpleNamespace(limit=5, intake=SimpleNamespace(renew=lambda: None))
     worker.beat()
     assert [record.concurrency for record in worker.said] == [5]
     assert worker.runtime.children.limit == 5

@@ -1,5 +1,6 @@
 """Our Celery pool, without a worker around it."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,150 +12,177 @@ from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.ledger.record import Verdict
 from tests.waiting import wait_until
 from workers.concurrency.slots import QueuedJob
-from workers.concurrency.threads import DaemonThreads
+from workers.concurrency.threads import DaemonThreads, InOrder
+from workers.pool.intake import Message
 from workers.pool.pool import MOST_SLOTS, CallPool
 
 
-class Reserved:
-    """What Celery keeps of a message that it has received."""
+class Intake:
+    """Keeps the messages that go back, and reads each one as its tag."""
 
-    def __init__(self, task_id: str) -> None:
-        self.id = task_id
-        self.requeued = False
+    is_idle = True
 
-    def reject(self, requeue: bool) -> None:
-        self.requeued = requeue
+    def __init__(self) -> None:
+        self.returned: list[str] = []
+        self.acknowledged: list[str] = []
+
+    def hold(self, batch: Batch) -> list[Message]:
+        return [Message(*one) for one in batch.messages]
+
+    def give_back(self, messages: Sequence[Message]) -> None:
+        self.returned += [message.tag for message in messages]
+
+    def take_later(self) -> list[Message]:
+        return [message("later")]
+
+    def acknowledge(self, message: Message) -> None:
+        self.acknowledged.append(message.tag)
+
+    def read(self, message: Message, worker: str) -> Any:
+        return Read(message.tag)
 
 
-def test_a_task_that_goes_back_to_its_queue_is_no_longer_reserved() -> None:
-    pool, request = CallPool(limit=0), Reserved("task-1")
-    state.task_reserved(request)
-    pool._slots.enter(QueuedJob(lambda: None, cast(Any, request)))
+class Read:
+    """What stands in a message."""
+
+    def __init__(self, tag: str) -> None:
+        self.id = tag
+
+    def log_fields(self, worker: str) -> dict[str, str]:
+        return {"call_id": self.id, "worker": worker}
+
+
+def message(tag: str, queue: str = "agent.smith") -> Message:
+    return Message(tag, queue, b"{}")
+
+
+def pool_of(limit: int, *tags: str, queue: str = "agent.smith") -> tuple[CallPool, Intake]:
+    """Make a pool to which these messages have come."""
+    pool, intake = CallPool(limit=limit), Intake()
+    pool.intake = cast(Any, intake)
+    pool.deliver(Batch(messages=[(tag, queue, b"{}") for tag in tags]))
+    return pool, intake
+
+
+def test_messages_that_wait_for_a_slot_or_for_their_time_go_back_to_their_queue() -> None:
+    pool, intake = pool_of(0, "tag-1", "tag-2")
     pool.return_backlog()
-    assert request.requeued
-    assert (list(state.reserved_requests), dict(state.requests)) == ([], {})
-
-
-def test_each_of_two_messages_of_one_task_goes_back() -> None:
-    pool, messages = CallPool(limit=0), [Reserved("task-1"), Reserved("task-1")]
-    for message in messages:
-        state.task_reserved(message)
-        pool._slots.enter(QueuedJob(lambda: None, cast(Any, message)))
-    pool.return_backlog()
-    assert [message.requeued for message in messages] == [True, True]
+    assert intake.returned == ["tag-1", "tag-2", "later"]
+    assert pool._slots.backlog == 0
 
 
 def test_the_next_message_does_not_wait_for_the_turn_of_one_that_went_back() -> None:
-    pool = CallPool(limit=0)
-    pool.take(cast(Any, Arriving("call-1")))
+    pool, _ = pool_of(0, "tag-1")
     pool.return_backlog()
     assert pool._latest is not None
     assert pool._latest.is_over
 
 
-def test_messages_whose_delivery_was_lost_are_delivered_after_a_reconnection() -> None:
-    pool, delivered = CallPool(limit=2), []
+def test_an_event_whose_message_waits_may_begin_a_turn() -> None:
+    pool, _ = pool_of(0)
     pool._slots.most_released = 1
-    pool.channel = SimpleNamespace(deliver=lambda tag, queue, message: delivered.append(tag))
-    pool._hub = cast(Any, SimpleNamespace(call_soon=lambda callback: None))  # it loses what it is given
     pool.deliver(Batch(messages=[("tag-1", "agent.smith.events", b"{}")]))
-    assert (delivered, pool._slots.takes_events) == ([], False)
-    pool._hub = cast(Any, SimpleNamespace(call_soon=lambda callback: callback()))
-    pool.deliver_waiting()
-    assert (delivered, pool._slots.takes_events) == (["tag-1"], True)
+    assert not pool._slots.takes_events
+    pool.return_backlog()
+    assert pool._slots.takes_events
 
 
-def test_a_fault_that_cannot_be_told_costs_no_place() -> None:
-    class Speechless(Faulty):
-        def refuse(self, incoming: str, worker: str, error: GoondanError, reserved: Any) -> None:
-            self.refused.append(incoming)
-            raise LookupError("a fault of ours")
-
-    pool, delivery = CallPool(limit=1), Speechless(at_claim=True)
-    carry_out(pool, delivery, 2)
-    wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 2)
-    assert pool._latest is not None
-    assert pool._latest.is_over
-
-
-def test_a_worker_that_stops_turns_away_what_still_comes() -> None:
-    class Message(Reserved):
-        def reserve(self) -> None:
-            state.task_reserved(self)
-
-    pool, message = CallPool(limit=0), Message("task-1")
+def test_a_worker_that_stops_returns_what_still_comes() -> None:
+    pool, intake = pool_of(0)
     pool.drain()
-    pool.take(cast(Any, message))
-    assert message.requeued
-    assert list(state.reserved_requests) == []
+    pool.take(message("tag-1"))
+    assert intake.returned == ["tag-1"]
+    assert pool._slots.backlog == 0
 
 
-class Arriving(Reserved):
-    """A message on its way through the pool."""
+class Delivery:
+    """A delivery that refuses messages."""
 
-    worker = "w1"
-    job = None
-    released_slot = None
-    acknowledged = False
-    has_ended = False
-
-    def reserve(self) -> None: ...
-
-    def accept(self) -> None: ...
-
-    def end(self) -> None: ...
-
-    def acknowledge(self) -> None: ...
-
-    @property
-    def incoming(self) -> str:
-        return self.id
-
-    @property
-    def log_fields(self) -> dict[str, str]:
-        return {"call_id": self.id}
-
-
-class Faulty:
-    """A delivery that has a fault, here or there."""
-
-    def __init__(self, *, at_claim: bool) -> None:
-        self._at_claim = at_claim
+    def __init__(self) -> None:
         self.refused: list[str] = []
 
-    def claim(self, incoming: str, worker: str, turn: object) -> Any:
-        if self._at_claim:
-            raise LookupError("a fault of ours")
-        return SimpleNamespace(verdict=Verdict.SHARED, run=SimpleNamespace(call=CALL, id=incoming))
-
-    def settle(self, claim: Any) -> None:
-        raise LookupError("a fault of ours")
-
-    def refuse(self, incoming: str, worker: str, error: GoondanError, reserved: Any) -> None:
-        self.refused.append(f"{incoming}: {error.message}")
+    def refuse(self, incoming: Read, worker: str, error: GoondanError, *_: Any) -> None:
+        self.refused.append(f"{incoming.id}: {error.message}")
 
     def flush(self) -> None: ...
 
 
-CALL = SimpleNamespace(agent_name="smith", tool_name="echo__args")
+class FaultAtClaim(Delivery):
+    """A delivery with a fault of ours where calls are claimed."""
+
+    def claim(self, incoming: Read, worker: str, turn: object) -> Any:
+        raise LookupError("a fault of ours")
 
 
-def carry_out(pool: CallPool, delivery: Faulty, count: int) -> None:
-    """Let so many messages come to a pool."""
+class FaultAtSettling(Delivery):
+    """A delivery with a fault of ours where a claim that runs nothing is settled."""
+
+    def claim(self, incoming: Read, worker: str, turn: object) -> Any:
+        return SimpleNamespace(verdict=Verdict.SHARED)
+
+    def settle(self, claim: Any) -> None:
+        self.refused.append("settled")
+        raise LookupError("a fault of ours")
+
+
+def carry_out(delivery: Delivery, *tags: str) -> tuple[CallPool, Intake]:
+    """Let messages come to a pool with one slot."""
+    pool, intake = pool_of(1)
     event_loop = SimpleNamespace(flush=lambda: None)
     pool._runtime = cast(Any, SimpleNamespace(delivery=delivery, event_loop=event_loop))
+    pool.consumer = SimpleNamespace(hostname="w1")
     pool._threads = DaemonThreads(pool.flush)
     pool._threads.start()
-    for number in range(count):
-        pool.take(cast(Any, Arriving(f"call-{number}")))
+    for tag in tags:
+        pool.take(message(tag))
+    return pool, intake
 
 
-@pytest.mark.parametrize("at_claim", [True, False])
-def test_a_fault_of_ours_costs_no_place_and_is_told(*, at_claim: bool) -> None:
-    pool, delivery = CallPool(limit=1), Faulty(at_claim=at_claim)
-    carry_out(pool, delivery, 5)
-    wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 5)
-    assert "call-4: The worker could not begin the call: LookupError('a fault of ours')" in delivery.refused
+def test_fault_where_a_message_is_claimed_costs_no_slot_and_its_call_is_answered() -> None:
+    delivery = FaultAtClaim()
+    pool, intake = carry_out(delivery, "a", "b", "c")
+    wait_until(lambda: pool._slots.taken == 0 and len(intake.acknowledged) == 3)
+    text = "The worker could not begin the call: LookupError('a fault of ours')"
+    assert sorted(delivery.refused) == [f"{tag}: {text}" for tag in "abc"]
+    assert intake.acknowledged == ["a", "b", "c"]
+    assert pool._latest is not None
+    assert pool._latest.is_over
+
+
+def test_fault_where_a_claim_is_settled_costs_no_slot() -> None:
+    delivery = FaultAtSettling()
+    pool, intake = carry_out(delivery, "a", "b")
+    wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 2)
+    assert intake.acknowledged == ["a", "b"]
+
+
+class FaultyRun(Delivery):
+    """A delivery whose refusals cannot be sent."""
+
+    def refuse(self, incoming: Any, worker: str, error: GoondanError, *_: Any) -> None:
+        super().refuse(incoming, worker, error)
+        raise LookupError("another fault of ours")
+
+
+def test_fault_whose_refusal_cannot_be_sent_costs_no_slot() -> None:
+    delivery = FaultyRun()
+    pool, _ = carry_out(delivery)
+    job: Any = Begun()
+    pool._slots.enter(QueuedJob(lambda: pool.carry_out_claimed(job), job, InOrder()))
+    wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 1)
+    assert (pool.jobs, list(state.active_requests)) == ({}, [])
+
+
+class Begun:
+    """A claimed call whose check has a fault."""
+
+    id, token, queue, agent, tool_name, worker = "call-1", "t-1", "agent.smith", "smith", "echo__args", "w1"
+    begun_at = 0.0
+    released_slot = original = None
+    log_fields = SimpleNamespace(known=dict)
+
+    def read(self) -> dict[str, Any]:
+        return {}
 
 
 def test_a_pool_grows_and_shrinks_within_bounds() -> None:

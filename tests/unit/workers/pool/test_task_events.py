@@ -1,6 +1,7 @@
 """Celery's task events in batches."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic, time
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from celery import Celery
+from celery.worker import state
 from fakeredis import FakeRedis
 from redis.exceptions import ReadOnlyError
 
@@ -18,7 +20,7 @@ from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, wall_
 from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.submission import call_json
 from workers.job import Job
-from workers.pool.monitoring import MOST_CALLS, MOST_EVENTS, TaskEvents
+from workers.pool.monitoring import LONGEST_NAME, MOST_CALLS, MOST_EVENTS, MOST_NAMES, TaskEvents, count
 from workers.pool.pool import CallPool
 
 META = {
@@ -177,3 +179,14 @@ def test_nothing_is_written_for_monitors_that_are_not_told(consumer: Any) -> Non
     consumer.pool.events.add(consumer.event_dispatcher, [(ended_job(), None)])
     consumer.pool.events.send(consumer.event_dispatcher)
     assert broker.events == []
+
+
+def test_names_that_a_model_makes_up_are_not_counted_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
+    monkeypatch.setattr(state, "total_count", counts)
+    for number in range(MOST_NAMES + 5):
+        count(f"made__up-{number}", "goondan.tool_call")
+    count("made__up-7", "goondan.tool_call")
+    count("x" * (LONGEST_NAME + 1), "goondan.tool_call")
+    assert len(counts) == MOST_NAMES + 1
+    assert (counts["made__up-7"], counts["goondan.tool_call"]) == (2, 6)
