@@ -44,12 +44,12 @@ LIMIT_MUTATIONS = [
     ),
     Mutation(
         "limits keep the permits of calls that have ended",
-        "limits.leave(ends.leaving)",
-        "",
+        "    ends.limits.leave({id = ended.id,",
+        "    local _ = ({id = ended.id,",
     ),
     Mutation(
         "limits leave calls that have ended in wait queues",
-        "for _, id in ipairs(ends.waiting) do pcall(limits.take_out, id) end",
+        "if record[8] then pcall(ends.limits.take_out, ended.id) end",
         "",
     ),
     Mutation(
@@ -83,13 +83,13 @@ LIMIT_MUTATIONS = [
     ),
     Mutation(
         "a retry keeps its permits",
-        "limits.leave({{id = ARGV[5], token = ARGV[1]",
-        "local _ = ({{id = ARGV[5], token = ARGV[1]",
+        "limits.leave({id = ARGV[5], token = ARGV[1]",
+        "local _ = ({id = ARGV[5], token = ARGV[1]",
     ),
     Mutation(
         "a pending call keeps its permits",
-        "limits.leave({{id = ARGV[1], token = ARGV[2]",
-        "local _ = ({{id = ARGV[1], token = ARGV[2]",
+        "limits.leave({id = ARGV[1], token = ARGV[2]",
+        "local _ = ({id = ARGV[1], token = ARGV[2]",
     ),
     Mutation(
         "limits give the wait queue no lifetime",

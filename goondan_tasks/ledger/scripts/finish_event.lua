@@ -25,16 +25,16 @@ if record[6] == request then return tonumber(record[5]) end
 if record[6] == LATE then return 0 end
 local is_late = record[3] == 'done' and record[4] == token
 if is_late and still_runs then return tonumber(record[5]) end -- the same request again: its answer was lost
-local ends, now = open_ends(), 0
+local ends, now = open_ends(ARGV[6]), 0
 if not is_late then
   now = finish_call(ends, KEYS[2], ttl, names, {
     id = id, token = token, agent = agent, status = ARGV[10], outcome = outcome, kind = ARGV[12],
-    result = ARGV[13], done_at = ARGV[14],
+    result = ARGV[13], done_at = ARGV[14], still_runs = still_runs,
   })
 end
 if now <= 0 then
   if now == -2 and box then release_next() end -- a damaged record must not keep its mailbox closed
-  close_ends(ends, KEYS[1], names, ARGV[6])
+  close_ends(ends, KEYS[1], names)
   if now == -2 then return now end
   if box and outcome == 'ok' and redis.call('HGET', KEYS[2], 'outcome') ~= 'ok' then
     redis.pcall('HINCRBY', ns .. 'late-answers', agent_of(box), 1)
@@ -67,11 +67,10 @@ end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)
   if box then release_next() end
-  close_ends(ends, KEYS[1], names, ARGV[6]) -- last: if this is broken off before, a sweep releases the next event
+  close_ends(ends, KEYS[1], names) -- last: if this is broken off before, a sweep releases the next event
   return now
 end
-close_ends(ends, KEYS[1], names, ARGV[6])
+close_ends(ends, KEYS[1], names)
 redis.call('ZADD', KEYS[1], now + lease, id)
-redis.call('HSET', KEYS[2], 'token', token)
 keep_for(KEYS[1], ttl)
 return now

@@ -4,11 +4,11 @@ local INLINE_BYTES = 16384 -- a notification with a larger result carries only t
 local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted, marked and run once
 local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the JSON of a plain call
 
--- Begin a batch. close_ends writes the keys that its calls share, each once.
-local function open_ends()
+-- Begin a batch. close_ends writes the keys that its calls share, each once. Terms are those of limits (permits.lua).
+local function open_ends(terms)
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  return {now = now, notifications = {}, ids = {}, running = {}, leaving = {}, waiting = {}}
+  return {now = now, terms = terms, notifications = {}, ids = {}, running = {}}
 end
 
 -- Store a result, and drop the fields of the record that are no longer needed. If the result repeats all of the call
@@ -29,7 +29,8 @@ local function keep_result(key, ttl, now, ended, call, digest, permits, not_star
       redis.call('HSET', key, 'status', ended.status, 'outcome', ended.outcome, 'finishedAt', now,
         'result', ended.result)
     end
-    redis.call('HDEL', key, 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',
+    -- while its handler runs, the claim stays: a sweep ends it if this is broken off
+    redis.call('HDEL', key, ended.still_runs and 'verdict' or 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',
       'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'paused', 'permits')
   end
   redis.call('EXPIRE', key, ttl)
@@ -40,7 +41,8 @@ end
 -- ttl    of the record (s)
 -- names  prefixes: results (channel of a producer), running, meta (Celery's result record), dead_letters
 -- ended  id, token, agent, status (the final one), outcome, kind ('cancelled' if that is the result, 'plain' if the
---        result repeats all of the call but its arguments), result (JSON), done_at (ISO 8601, for Celery's record)
+--        result repeats all of the call but its arguments), result (JSON), done_at (ISO 8601, for Celery's record),
+--        still_runs (whether its handler does, which keeps the claim)
 -- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so; -2 if its
 -- record is damaged: then the call leaves the lists of those that run.
 local function finish_call(ends, key, ttl, names, ended)
@@ -50,17 +52,17 @@ local function finish_call(ends, key, ttl, names, ended)
   if record[3] and ended.kind ~= 'cancelled' then return -1 end
   local running = ends.running[ended.agent] or {}
   running[#running + 1], ends.running[ended.agent] = ended.id, running
-  ends.ids[#ends.ids + 1] = ended.id
+  if not ended.still_runs then ends.ids[#ends.ids + 1] = ended.id end
   if record.err then return -2 end
   -- a script that stored a result, and was broken off before it had ended the claim
   local has_result = record[10] == 'done' or record[10] == 'dead'
   if has_result then ended.status, ended.result = record[10], record[11] end
-  keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], record[9], has_result)
+  if record[7] or record[8] then ends.limits = ends.limits or open_limits(ends.terms, ends.now) end
+  if record[8] then pcall(ends.limits.take_out, ended.id) end
   if record[7] then
-    ends.leaving[#ends.leaving + 1] =
-      {id = ended.id, token = ended.token, limits = record[7], has_begun = not record[9]}
+    ends.limits.leave({id = ended.id, token = ended.token, limits = record[7], has_begun = not record[9]})
   end
-  if record[8] then ends.waiting[#ends.waiting + 1] = ended.id end
+  keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], record[9], has_result)
   if ended.status == 'dead' then
     local letters = names.dead_letters .. ended.agent
     redis.pcall('ZADD', letters, ends.now, ended.id)
@@ -83,24 +85,14 @@ local function finish_call(ends, key, ttl, names, ended)
   return ends.now
 end
 
--- Release what calls hold that have ended, and take them out of wait queues. Returns what `close` in permits.lua does,
--- nothing if none of them had limits.
-local function release_permits(ends, terms)
-  if #ends.leaving == 0 and #ends.waiting == 0 then return nil end
-  local limits = open_limits(terms, ends.now)
-  for _, id in ipairs(ends.waiting) do pcall(limits.take_out, id) end
-  limits.leave(ends.leaving)
-  return limits.close()
-end
-
 -- End the batch: end the claims, and notify each producer of all its calls in one message. Each line of it has an id
--- and, after a space, the result. Returns as release_permits; terms are those of limits (permits.lua).
-local function close_ends(ends, due, names, terms)
+-- and, after a space, the result. Returns what `close` in permits.lua does, nothing if none of them had limits.
+local function close_ends(ends, due, names)
   for agent, ids in pairs(ends.running) do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end
   for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end
-  local after = release_permits(ends, terms)
+  local after = ends.limits and ends.limits.close() or nil
   -- last: the results are stored, and a sweep takes what stays here out of all lists
   if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end
   return after

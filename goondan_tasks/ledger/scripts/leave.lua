@@ -6,5 +6,5 @@
 local record = redis.pcall('HMGET', KEYS[1], 'token')
 local time = redis.call('TIME')
 local limits = open_limits(ARGV[1], time[1] * 1000 + math.floor(time[2] / 1000))
-if record.err then limits.leave({{id = ARGV[2], token = ARGV[3], limits = ARGV[4], has_begun = true}}) end
+if record.err then limits.leave({id = ARGV[2], token = ARGV[3], limits = ARGV[4], has_begun = true}) end
 return limits.close()

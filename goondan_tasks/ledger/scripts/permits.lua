@@ -406,7 +406,8 @@ local function open_limits(terms, now)
     local id, key, state = run.id, holders .. limit.name, states .. limit.name
     if limit.kind == 'paused' then return end
     if limit.kind == 'key' then -- calls with the same key wait for the final result of a pending one
-      if run.is_pending then keep(state, id) end
+      local least = run.pending_ttl and math.max(ttl, run.pending_ttl) or 0
+      if redis.call('TTL', state) < least then redis.call('EXPIRE', state, least) end
       return
     end
     local held = redis.call('ZSCORE', key, id)
@@ -420,18 +421,20 @@ local function open_limits(terms, now)
     keep(state)
   end
 
-  -- Release what runs hold that have ended, and then admit the next calls: these must not find that a run has ended whose
-  -- start is not counted. A limit whose keys are damaged is left to a look.
-  -- runs  a list of {id, token, limits (text), has_begun (whether it counts for a rate), is_pending}
-  local function leave(runs)
-    local left = {}
-    for _, run in ipairs(runs) do
-      for _, limit in ipairs(limits_of(run.limits)) do
-        pcall(release, limit, run)
-        if not left[limit.name] then left[#left + 1], left[limit.name] = limit.name, true end
+  -- Release what a run holds that has ended. `close` admits the next calls: these must not find that a run has ended whose
+  -- start is not counted. A limit whose keys are damaged is left to a look. This is harmless twice, and comes before the
+  -- record of the run forgets its limits: if the script is broken off between, another one releases them.
+  -- run  id, token, limits (text), has_begun (whether it counts for a rate), pending_ttl (of its record, in s, if it is
+  --      pending from now on)
+  local left = {}
+  local function leave(run)
+    for _, limit in ipairs(limits_of(run.limits)) do
+      pcall(release, limit, run)
+      if not left[limit.name] then
+        left[#left + 1], left[limit.name] = limit.name, true
+        redis.pcall('ZADD', look_times, 'XX', 'LT', now, limit.name) -- a look admits them if this is broken off
       end
     end
-    for _, name in ipairs(left) do pcall(admit_waiting, name) end
   end
 
   -- Check the wait queues that are due. If the keys of a limit are damaged, it is checked again later; the others are
@@ -442,9 +445,10 @@ local function open_limits(terms, now)
     end
   end
 
-  -- Push the messages of the calls that were admitted: the last thing that the script does with their queues.
-  -- Returns ms until the next check (-1 = no call waits).
+  -- Admit the calls behind those that have left, and push the messages of all that were admitted: the last thing that the
+  -- script does with their queues. Returns ms until the next check (-1 = no call waits).
   local function close()
+    for _, name in ipairs(left) do pcall(admit_waiting, name) end
     push_turns()
     local first = redis.call('ZRANGE', look_times, 0, 0, 'WITHSCORES')
     return first[2] and math.max(0, tonumber(first[2]) - now) or -1

@@ -15,6 +15,8 @@ if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- while the record has the token: asked again, this counts the start again if it was broken off
+if not record[2] and record[10] then pcall(open_limits(ARGV[6], now).begin, ARGV[1], ARGV[2], record[10]) end
 -- The message comes first: a claim drops one of a call that is not queued, but a queued call without it would wait
 -- until its deadline. If this is broken off before the deadline is written, a sweep writes it.
 if ARGV[3] ~= '' then
@@ -30,5 +32,4 @@ if ARGV[4] == '1' then
 elseif record[2] then
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
 end
-if not record[2] and record[10] then pcall(open_limits(ARGV[6], now).begin, ARGV[1], ARGV[2], record[10]) end
 return 1

@@ -17,7 +17,7 @@ redis.call('HDEL', KEYS[1], 'completion')
 keep_former(KEYS[1], record[4], record[5], now, ARGV[4], record[6])
 if record[7] then -- it asks again before its next run
   local limits = open_limits(ARGV[6], now)
-  limits.leave({{id = ARGV[5], token = ARGV[1], limits = record[7], has_begun = true}})
+  limits.leave({id = ARGV[5], token = ARGV[1], limits = record[7], has_begun = true})
   limits.close()
 end
 return 1

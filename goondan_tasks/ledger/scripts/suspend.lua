@@ -15,6 +15,10 @@ if record[4] and not is_approval then return record[4] end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = math.ceil(ARGV[5] + math.max(0, ARGV[4] - now) / 1000)
+local limits = record[6] and open_limits(ARGV[12], now)
+if limits then
+  limits.leave({id = ARGV[1], token = ARGV[2], limits = record[6], has_begun = not record[7], pending_ttl = ttl})
+end
 redis.call('HSET', KEYS[1], 'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9],
   'result', ARGV[11])
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- if this is broken off before, a sweep writes it at the end of the lease
@@ -43,9 +47,5 @@ end
 for producer in string.gmatch(record[2] or '', '%S+') do
   redis.call('PUBLISH', ARGV[6] .. producer, ARGV[7])
 end
-if record[6] then
-  local limits = open_limits(ARGV[12], now)
-  limits.leave({{id = ARGV[1], token = ARGV[2], limits = record[6], has_begun = not record[7], is_pending = true}})
-  limits.close()
-end
+if limits then limits.close() end
 return now
