@@ -2,6 +2,7 @@
 
 from tests.simulation.asked_models import MODELS
 from tests.simulation.deletions import DELETIONS
+from tests.simulation.foreign_fields import FOREIGN_FIELDS
 from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
 from tests.simulation.mutations import MUTATIONS
@@ -13,7 +14,7 @@ from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.scripts import Mutation
 from tests.simulation.shared_keys import SHARED_KEYS
 
-SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, STEPS, MODELS, OUTAGES, SHARED_KEYS)
+SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, STEPS, MODELS, OUTAGES, SHARED_KEYS, FOREIGN_FIELDS)
 
 #: by name: the scene in which it must be found, and the fault
 ALL_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {

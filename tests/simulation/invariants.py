@@ -123,6 +123,8 @@ def require_lease(world: World, one: KnownCall) -> None:
 
 def require_startable(world: World, one: KnownCall) -> None:
     """Raise BrokenPromiseError if a call that was marked has ended or is cancelled."""
+    if one.is_foreign:
+        return
     if one.result is not None and not one.is_damaged:
         raise BrokenPromiseError(f"{world.name(one)} was marked as started after its end")
     if one.is_cancelled:
@@ -131,14 +133,16 @@ def require_startable(world: World, one: KnownCall) -> None:
 
 def require_alone(world: World, one: KnownCall, held: Held) -> None:
     """Raise BrokenPromiseError if a run that begins may not, beside the others or after them."""
+    if one.is_foreign:
+        return
     if len(one.begun) > 1 and not one.terms.idempotent:
         raise BrokenPromiseError(f"{world.name(one)} is not idempotent and began in {one.begun}")
     for worker in world.workers:
         for other in worker.held.values():
             is_rival = other is not held and other.has_begun and world.now < other.renewed_at + LEASE
-            if not is_rival:
-                continue
             rival = world.calls[other.claim.run.id]
+            if not is_rival or rival.is_foreign:
+                continue
             if rival is one:
                 raise BrokenPromiseError(f"{world.name(one)} runs twice under valid leases")
             if one.is_event and rival.is_event and mailbox_of(one.call) == mailbox_of(rival.call):

@@ -31,7 +31,7 @@ def same_key(world: World, one: KnownCall) -> list[tuple[KnownCall, Limit]]:
 def require_only_run(world: World, one: KnownCall) -> None:
     """Raise BrokenPromiseError if a run begins although another one with its key runs, or is shared."""
     for other, _ in same_key(world, one):
-        if not other.begun:
+        if not other.begun or other.is_foreign or one.is_foreign:
             continue
         result = other.result
         if result is None and world.status(other) in (b"done", b"dead"):
@@ -63,7 +63,7 @@ def check_keys(world: World) -> None:
             raise BrokenPromiseError(f"{world.name(one)} has the error of another call")
         if not one.was_marked and not one.is_completed and is_shared(result):
             equal = [other for other, its in others if its.digest == key.digest]
-            if not any(_is_same(result, other) for other in equal):
+            if not any(other.is_foreign or _is_same(result, other) for other in equal):
                 raise BrokenPromiseError(
                     f"{world.name(one)} has not run, and shares {result.output} with nobody"
                 )

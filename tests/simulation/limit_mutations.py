@@ -98,7 +98,7 @@ LIMIT_MUTATIONS = [
     ),
     Mutation(
         "limits keep a waiter among the waiting",
-        "redis.call('ZREM', waiting .. waiter[2], id)",
+        "redis.pcall('ZREM', waiting .. (waiter[2] or ''), id)",
         "",
     ),
     Mutation("limits push no message", "redis.call('RPUSH', queue, unpack(front, behind + 1))", ""),

@@ -2,6 +2,7 @@
 
 from tests.simulation.asked_models import MODELS
 from tests.simulation.deletions import DELETIONS
+from tests.simulation.foreign_fields import FOREIGN_FIELDS
 from tests.simulation.handoffs import HANDOFFS
 from tests.simulation.letters import LETTERS
 from tests.simulation.opened_steps import STEPS
@@ -318,6 +319,21 @@ _SHARED_KEYS = [
     ("sweeps stop at a damaged key", "redis.pcall('GET', KEYS[2])", "redis.call('GET', KEYS[2])", ""),
 ]
 
+_FOREIGN_FIELDS = [
+    (
+        "a reservation of several stops at a record that cannot be read",
+        "local is_sound, claim = pcall(claim_on_reserve, queue, message, tag, ARGV[5], terms)",
+        "local is_sound, claim = true, claim_on_reserve(queue, message, tag, ARGV[5], terms)",
+        "",
+    ),
+    (
+        "a sweep stops at a record that cannot be read",
+        "local is_sound, row = pcall(take, id)",
+        "local is_sound, row = true, take(id)",
+        "",
+    ),
+]
+
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
     for scene, table in (
@@ -329,6 +345,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (OUTAGES, [(*row, "") for row in ORDERS]),
         (STEPS, _STEPS),
         (MODELS, _MODELS),
+        (FOREIGN_FIELDS, _FOREIGN_FIELDS),
     )
     for name, old, new, where in table
 }

@@ -49,6 +49,8 @@ QUICK = [
     "a pause holds no call",
     "a Step is opened again",
     "an answer that is stored is paid again",
+    "a reservation of several stops at a record that cannot be read",
+    "a sweep stops at a record that cannot be read",
 ]
 
 

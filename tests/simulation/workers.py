@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from broker_config import serializer
-from goondan_tasks.contract.errors import ToolCancelledError, ToolError
+from goondan_tasks.contract.errors import GoondanError, ToolCancelledError, ToolError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.contract.output import Pending
@@ -398,8 +398,15 @@ def _take_claimed(
     world: World, worker: Worker, queue: str, token: str, answer: Sequence[Any], due: Mapping[str, float]
 ) -> None:
     job = Job(queue, token, answer, asked_at=0.0, clock=lambda: world.now * 1000, worker=worker.name)
-    if job.verdict.is_granted:
-        _take(world, worker, job.claim, due)
+    if not job.verdict.is_granted:
+        return
+    try:
+        claim = job.claim
+    except (GoondanError, ValueError):  # nobody can read its call
+        if not world.calls[job.id].is_foreign:
+            raise
+        return
+    _take(world, worker, claim, due)
 
 
 def _take(world: World, worker: Worker, claim: Claim, due: Mapping[str, float]) -> None:

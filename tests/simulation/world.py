@@ -81,6 +81,8 @@ class KnownCall:
     begun: list[tuple[str, int]] = field(default_factory=list)
     is_cancelled: bool = False
     is_damaged: bool = False
+    #: whether another version or program has changed fields of its record: nothing is promised about it
+    is_foreign: bool = False
     #: whether it may be cancelled, completed or accepted although nobody was told so (``outages``)
     is_doubtful: bool = False
     #: whether another program has deleted its message

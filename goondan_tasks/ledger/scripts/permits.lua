@@ -14,7 +14,8 @@
 -- is free again if the call has ended,
 -- or was not claimed within a lease (after it was admitted or queued again).
 --
--- Records of other calls are read with pcall: one that is damaged counts as a call that has ended.
+-- Records of other calls are read with pcall: one that is damaged, or whose deadline cannot be read, counts as a call
+-- that has ended.
 
 -- Open the limits, for one script. What it returns is described at its end.
 -- terms  lease (ms), time between two checks of a wait queue (ms), TTL (s) and namespace, separated by spaces
@@ -80,15 +81,15 @@ local function open_limits(terms, now)
   local function take_out(id)
     local waiter = redis.pcall('HMGET', waiters .. id, 'line', 'agent')
     if not waiter[1] then return end
-    redis.call('ZREM', wait_queues .. waiter[1], id)
-    redis.call('ZREM', waiting .. waiter[2], id)
+    redis.pcall('ZREM', waiting .. (waiter[2] or ''), id)
+    redis.pcall('ZREM', wait_queues .. waiter[1], id) -- until then a look finds the call here
     redis.call('DEL', waiters .. id)
   end
 
   -- Put a call back into the wait queue if its message was sent by other means and may never reach a worker.
   local function wait_again(name, id)
     local waiter = redis.pcall('HMGET', waiters .. id, 'at', 'agent')
-    if waiter[1] then put_in_wait_queue(name, id, waiter[1], waiter[2]) end
+    if waiter[1] and waiter[2] then pcall(put_in_wait_queue, name, id, waiter[1], waiter[2]) end
   end
 
   -- Free the permits of calls that no longer run; of a rate, the reservations of those that will not start.
@@ -103,7 +104,7 @@ local function open_limits(terms, now)
       local id, since = found[i], math.abs(tonumber(found[i + 1])) % RESERVED
       local record = redis.pcall('HMGET', calls .. id, 'status', 'releasedAt')
       local status = record[1]
-      if status == 'queued' and math.max(since, tonumber(record[2] or 0)) < now - lease then
+      if status == 'queued' and math.max(since, tonumber(record[2]) or 0) < now - lease then
         redis.call('ZREM', holders .. name, id)
         wait_again(name, id)
       elseif status ~= 'queued' and status ~= 'running' then
@@ -166,7 +167,7 @@ local function open_limits(terms, now)
     local last = redis.call('ZRANGE', holders .. name, 0, 0, 'WITHSCORES')
     if not last[1] or tonumber(last[2]) >= 0 then return false end
     local queued = redis.pcall('HGET', calls .. last[1], 'queuedAt')
-    if type(queued) == 'string' and tonumber(queued) <= at then return false end
+    if type(queued) == 'string' and (tonumber(queued) or now) <= at then return false end
     redis.call('ZREM', holders .. name, last[1])
     wait_again(name, last[1])
     return true
@@ -243,7 +244,8 @@ local function open_limits(terms, now)
       end
       local waiter = redis.pcall('HMGET', waiters .. id, 'gates', 'message', 'queue', 'bell', 'agent')
       local record = redis.pcall('HMGET', calls .. id, 'status', 'deadline')
-      if record[1] ~= 'queued' or tonumber(record[2]) <= now or not waiter[1] then
+      local is_sound = waiter[1] and waiter[2] and waiter[3] and waiter[4] and waiter[5]
+      if record[1] ~= 'queued' or (tonumber(record[2]) or 0) <= now or not is_sound then
         take_out(id)
         redis.call('ZREM', wait_queues .. name, id)
       else
