@@ -30,8 +30,8 @@ local function keep_result(key, ttl, now, ended, call, digest, permits, not_star
         'result', ended.result)
     end
     -- while its handler runs, the claim stays: a sweep ends it if this is broken off
-    redis.call('HDEL', key, ended.still_runs and 'verdict' or 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',
-      'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'paused', 'permits')
+    redis.call('HDEL', key, ended.still_runs and 'verdict' or 'token', 'verdict', 'producers', 'notStarted', 'deadline',
+      'idempotent', 'maxAttempts', 'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'paused', 'permits')
   end
   redis.call('EXPIRE', key, ttl)
 end
