@@ -23,7 +23,7 @@ from goondan_tasks.contract.names import STEP_TOOL, callback_url
 from workers.agents.call_services import CallServices, SwarmServices
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
-from workers.concurrency.event_loop import RunOnThread
+from workers.concurrency.event_loop import RunOnThread, is_on_loop
 from workers.concurrency.slots import KeptSlot, ReleaseSlot
 from workers.concurrency.threads import on_new_thread
 from workers.instances.workdirs import InstanceWorkdirs, OpenWait
@@ -141,13 +141,12 @@ class ContextFactory:
     ) -> JsonObject:
         """Return the context of a plain call that begins now, as ``machine/node/context.mjs`` reads it.
 
-        It is called on the event loop.
-
         Raises:
             ToolError, OSError: there is no way to a workdir.
         """
         turn_id = call["turnId"]
-        workdir = self.workdirs.open_on_loop(call["agentName"], call["instanceKey"])
+        opened = self.workdirs.open_on_loop if is_on_loop() else self.workdirs.open
+        workdir = opened(call["agentName"], call["instanceKey"])
         url = self.public_url
         return {
             "agentName": call["agentName"],

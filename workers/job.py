@@ -120,7 +120,6 @@ class Job:
 
     __slots__ = (
         "__weakref__",
-        "_approved_by",
         "_call_off",
         "_claim",
         "_limit_handler",
@@ -129,6 +128,7 @@ class Job:
         "_retried",
         "_text",
         "agent",
+        "approved_by",
         "around",
         "asked_at",
         "attempt",
@@ -220,7 +220,7 @@ class Job:
         self.end_detached: Callable[[ToolCallResult], None] | None = None
         #: empty if there is no record
         self._text: bytes = text or b""
-        self._retried, self._approved_by = retried, approved_by
+        self._retried, self.approved_by = retried, approved_by
         self._original: ToolCall | None = None
         self._claim: Claim | None = None
         self._lines: RunLines | None = None
@@ -376,7 +376,7 @@ class Job:
             may_be_plain = is_plain(call, self.agent)
             is_of_producer = call.keys() <= _PRODUCED_FIELDS and call.get("callChain", []) == []
             if may_be_plain and is_of_producer:
-                is_first_run = self._retried is None and self._approved_by is None
+                is_first_run = self._retried is None and self.approved_by is None
                 self.is_plain, self.is_bare = True, is_first_run and call.keys() <= BARE_FIELDS
                 return True
             # any other is checked as a whole before it is begun
@@ -386,18 +386,13 @@ class Job:
         self.is_plain = may_be_plain and self.size <= MAX_CONTEXT_BYTES
         return is_event or not is_events_queue(self.queue)
 
-    @property
-    def was_pending(self) -> bool:
-        """Whether the call has waited for an approval: its end causes an event."""
-        return self._approved_by is not None
-
     def ends_alone(self, plan: Plan, result: ToolCallResult) -> bool:
         """Return whether a call ends by itself with this result, since more than its end follows.
 
         The call is pending, or may be tried again, or its end causes an event.
         """
         may_retry = result.status == "error" and plan.has_retry
-        return result.status == "pending" or may_retry or self.was_pending
+        return result.status == "pending" or may_retry or self.approved_by is not None
 
     @property
     def counted(self) -> CountedCall:
@@ -456,7 +451,7 @@ class Job:
                 self.clock,
                 retries,
                 begun_at,
-                None if self._approved_by is None else self._approved_by.decode(errors="replace"),
+                None if self.approved_by is None else self.approved_by.decode(errors="replace"),
                 self.claimed_at,
                 self.lines,
             )

@@ -95,7 +95,8 @@ class Plan:
     is_wrapped: bool = field(init=False)
     #: whether the handler is awaited on the event loop
     is_awaited: bool = field(init=False)
-    #: whether calls begin on the event loop, for their handler or for a middleware
+    #: whether calls begin on the event loop, which many may do at a time: for a middleware, or because their
+    #: handler is awaited or runs in another process
     on_loop: bool = field(init=False)
     #: the arguments that are the idempotencyKey of its calls, if it declares one
     key_arguments: Sequence[str] = field(init=False)
@@ -106,4 +107,8 @@ class Plan:
         self.key_arguments = self.tool.bound.export.idempotency_key or ()
         self.is_wrapped = bool(self.layers) or self.is_heard or self.older is not None
         self.is_awaited = self.tool.is_async
-        self.on_loop = self.is_awaited or any(layer.is_async for layer in (*self.layers, *(self.older or ())))
+        self.on_loop = (
+            self.is_awaited
+            or self.is_isolated
+            or any(layer.is_async for layer in (*self.layers, *(self.older or ())))
+        )

@@ -6,7 +6,7 @@ as a whole, and a blocking handler beside it. All other calls are run by
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from broker_config import serializer
 from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.authoring.tool_api import ToolContext
-from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.errors import ToolInputValidationError, ToolTimeoutError
 from goondan_tasks.contract.failure import with_error_in_output, with_error_in_output_by_name
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.contract.names import STEP_TOOL, SYSTEM_TOOL
@@ -39,6 +39,7 @@ from workers.job import Job, result_of
 from workers.outcome import FunctionOutcome, outcome_of
 from workers.plan import Plan, SlowToolDetector, Stamp
 from workers.processes.isolation import IsolatedTool
+from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
 from workers.turns.opening import opening_detector, plan_of_opening
 from workers.turns.pipeline import Core, MiddlewareServices, Shape, blocking, compose
@@ -94,6 +95,11 @@ class Plans:
             if plan is None:  # not remembered, since models make names up
                 return None
             self._plans[agent, name] = plan
+        if "timeoutSeconds" in call and not plan.takes_call:
+            try:
+                plan = self._limited(job, plan)
+            except ToolTimeoutError:
+                return None
         if not (plan.takes_call or self.contexts.knows(agent, call["instanceKey"])):
             return None
         return plan if "stepId" not in call or self.endings.guard.admits(call) else None
@@ -102,6 +108,22 @@ class Plans:
     def _stamp(self) -> Stamp:
         """The versions that change whenever extensions change what happens around calls."""
         return self.pipelines.ranks.version, self.events.version, self.registry.dynamic.lasting_version
+
+    def _limited(self, job: Job, plan: Plan) -> Plan:
+        """Return the plan of one call, which has a time limit of its own.
+
+        Raises:
+            ToolTimeoutError: nothing is left of it.
+        """
+        limit = self.contexts.limit_seconds(job.claim.run, plan.tool.bound)
+        return replace(plan, limit_seconds=limit, handler=self._handler(plan.tool, limit))
+
+    def _handler(self, tool: RegisteredTool, limit_seconds: float) -> Callable[[Any, JsonObject], Any]:
+        if tool.bound.is_v1:
+            return self.contexts.older_handler(tool, limit_seconds)
+        if isinstance(tool.handler, IsolatedTool):
+            return tool.handler.handler(limit_seconds)
+        return tool.handler
 
     def _made(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
         events, registry = self.events, self.registry
@@ -119,16 +141,10 @@ class Plans:
             return None
         detector = self.detector(agent, name)
         limit_seconds = self.contexts.longest_seconds(bound)
-        if bound.is_v1:
-            handler = self.contexts.older_handler(tool, limit_seconds)
-        elif isinstance(tool.handler, IsolatedTool):
-            handler = tool.handler.handler(limit_seconds)
-        else:
-            handler = tool.handler
         is_heard = events.has(agent, TOOL_CALLED) or events.has(agent, TOOL_COMPLETED)
         return Plan(
             tool,
-            handler,
+            self._handler(tool, limit_seconds),
             limit_seconds,
             detector,
             stamp,
@@ -272,7 +288,10 @@ class Plans:
             if plan.is_heard or not isinstance(value, HandlerValue):
                 return None
             value = value.value
-        if self._stamp != plan.stamp or may_be_pending(value) or job.was_pending or self._has_untold(job):
+        if self._stamp != plan.stamp or may_be_pending(value) or job.approved_by is not None:
+            return None
+        dynamic = self.registry.dynamic
+        if dynamic.has_turns and dynamic.untold(job.agent, job.turn):
             return None
         try:
             output = serializer.encode(value, serializer.DEEPEST)
@@ -282,10 +301,6 @@ class Plans:
             return None
         job.output, job.output_text = value, output
         return result_of(job, job.read(), output.decode())
-
-    def _has_untold(self, job: Job) -> bool:
-        dynamic = self.registry.dynamic
-        return dynamic.has_turns and bool(dynamic.untold(job.agent, job.turn))
 
     def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
         """Return the result of a plain call, whatever it has returned or raised; this may block."""

@@ -22,11 +22,14 @@ STEP_FIELDS = frozenset({"stepId", "message", "modelCallId"})
 #: of a call that an agent makes, too
 MADE_FIELDS = frozenset({"waiting", "parentId", "rootId", "parentSpanId", "auth", "origin", "idempotencyKey"})
 
-#: the fields of calls that are run by plans
-PLAN_FIELDS = BARE_FIELDS | STEP_FIELDS | MADE_FIELDS
+#: how long a call may wait, and its handler run
+LIMIT_FIELDS = frozenset({"deadline", "timeoutSeconds"})
 
-#: what changes how a call is run: its revision, its time limits, and that it repeats another
-OTHER_FIELDS = frozenset({"bundleRef", "deadline", "timeoutSeconds", "replayOf"})
+#: the fields of calls that are run by plans
+PLAN_FIELDS = BARE_FIELDS | STEP_FIELDS | MADE_FIELDS | LIMIT_FIELDS
+
+#: what changes how a call is run: its revision, and that it repeats another
+OTHER_FIELDS = frozenset({"bundleRef", "replayOf"})
 
 
 def template_of(names: tuple[str, ...]) -> str:

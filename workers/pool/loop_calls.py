@@ -235,7 +235,8 @@ class LoopCalls:
         handle = partial(plan.detector.timed, partial(plan.handler, context, arguments))
         call.is_beside = True
         try:
-            return await beside_loop(handle, self._run_apart if plan.detector.is_slow else self._run_beside)
+            waits = plan.is_isolated or plan.detector.is_slow
+            return await beside_loop(handle, self._run_apart if waits else self._run_beside)
         finally:
             call.is_beside = False
 

@@ -467,6 +467,17 @@ def test_listener_hears_of_a_plain_call_with_wrong_arguments(
     assert heard == ["E_TOOL_INVALID_ARGS"]
 
 
+def test_call_with_a_time_limit_of_its_own_has_a_plan_with_it(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    add_tool(worker, lambda ctx, input: 1)
+    plan, limited = (worker.executor.plans.of(claimed(late(timeout_seconds=each))) for each in (None, 7))
+    assert plan is not None
+    assert limited is not None
+    assert (plan.limit_seconds, limited.limit_seconds) == (300, 7)
+
+
 def not_asked(job: Job) -> None:
     raise AssertionError("its mark is fresh")
 
