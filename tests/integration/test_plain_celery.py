@@ -11,10 +11,12 @@ from celery import Celery, Signature, chain, chord, group
 from celery.states import READY_STATES
 from redis import Redis
 
+from broker_config.in_flight import IN_FLIGHT
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
+from tests.integration.conftest import WORKSHOP
 from tests.integration.results import error_of
 from tests.waiting import wait_until
 
@@ -235,3 +237,18 @@ def test_a_call_that_has_expired_is_not_run(plain_celery: Celery) -> None:
         "goondan.tool_call", kwargs={"call": call}, queue="agent.smith", expires=past
     )
     assert sent.get(timeout=PATIENCE)["error"]["code"] == "E_TOOL_EXPIRED"
+
+
+def test_a_message_that_a_dead_worker_held_for_its_time_is_handled_by_another() -> None:
+    call = {"toolName": "echo__args", "args": {}}
+    with LocalStack(WORKSHOP, agents=["smith"], environment={"GOONDAN_LEASE_SECONDS": "2"}) as stack:
+        [holder], redis = stack.workers, stack.client._redis
+        with Celery(broker=stack.redis_url, backend=stack.redis_url) as app:
+            sent = app.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.smith", countdown=5)
+            wait_until(lambda: redis.hlen(IN_FLIGHT) == 1)
+            holder.kill()
+            holder.wait(PATIENCE)
+            stack.start_worker()
+            assert sent.get(timeout=PATIENCE)["status"] == "ok"
+            wait_until(lambda: redis.hlen(IN_FLIGHT) == 0)
+            gc.collect()
