@@ -5,7 +5,7 @@ before that. One that holds no call becomes a dead letter.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -124,6 +124,13 @@ class Intake:
             for message, (eta, task, call_id, _) in self._later.copy().items()
         ]
 
+    def note_revoked(self, ids: Collection[str]) -> None:
+        """Read the messages of revoked calls now, whatever their time."""
+        for message, (_, _, call_id, call_off) in self._later.copy().items():
+            if call_id in ids:
+                call_off()
+                self._on_time(message)
+
     def take_later(self) -> list[Message]:
         """Remove and return the messages whose time has not come."""
         later = list(self._later.copy())
@@ -173,7 +180,7 @@ class Intake:
             self._bury(message, worker, saferepr(what, LONGEST_SHOWN), fault)
             self._answer_unreadable(incoming, worker, fault)
             return None
-        if seconds > 0:
+        if seconds > 0 and incoming.id not in state.revoked:
             call_off = self._watchdog.watch(seconds, partial(self._on_time, message))
             self._later[message] = headers["eta"], incoming.task, incoming.id, call_off
             return None

@@ -72,6 +72,7 @@ def revoke(state: Any, task_id: Any, **_: Any) -> Reply:
     """
     ids = [task_id] if isinstance(task_id, str) else list(task_id or ())
     books.revoked.update(ids)  # for messages of plain Celery producers that have not arrived yet
+    state.consumer.pool.intake.note_revoked(ids)
     return {"ok": "; ".join(f"{call_id}: {_cancelled(call_id, state.hostname)}" for call_id in ids)}
 
 

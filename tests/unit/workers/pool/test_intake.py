@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from celery.worker import state
 from fakeredis import FakeRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -102,6 +103,16 @@ def test_messages_with_countdowns_go_back_in_their_order_when_the_worker_stops()
     assert (around.returned, around.called_off) == (["tag-1", "tag-0"], 2)
     around.alarms[0]()
     assert (around.again, around.intake.is_idle) == ([], True)
+
+
+def test_call_that_is_revoked_before_its_time_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    around = Around()
+    around.read(eta=later(60))
+    monkeypatch.setattr(state, "revoked", {"call-1"})
+    around.intake.note_revoked(["call-0", "call-1"])
+    assert ([message.tag for message in around.again], around.called_off) == (["tag-1"], 1)
+    assert around.intake.read(around.again[0], "w1") is None
+    assert (around.refused, around.acknowledged) == (["The call was revoked."], ["tag-1"])
 
 
 @pytest.mark.parametrize("eta", [None, "", later(-5), later(-5).removesuffix("+00:00")])
