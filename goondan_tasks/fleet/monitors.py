@@ -209,26 +209,27 @@ class Monitors:
         """Send all waiting events in one message, and return when it is sent."""
         with self._sending:
             events = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            if events and not self._is_sent(events):
+            if events and not self.publish(serializer.encode(events)):
                 self._waiting.extendleft(reversed(events))
 
     def drop(self) -> None:
         """Drop all waiting events."""
         self._waiting.clear()
 
-    def _is_sent(self, events: list[JsonObject]) -> bool:
+    def publish(self, events: bytes) -> bool:
+        """Send a JSON list of events in one message; return whether Redis has taken it."""
         try:
             self._publish(events)
         except (RedisError, OSError):  # reported by other uses of Redis
             return False
         return True
 
-    def _publish(self, events: list[JsonObject]) -> None:
-        """Publish as kombu does (kombu/transport/redis.py ``_put_fanout``)."""
+    def _publish(self, events: bytes) -> None:
+        """Publish as kombu does (kombu/transport/redis.py ``_put_fanout``), which makes a client for each."""
         database = self._redis.get_connection_kwargs().get("db") or 0
         delivery_info = {"exchange": _EXCHANGE, "routing_key": _ROUTING_KEY}
         message = {
-            "body": base64.b64encode(serializer.encode(events)).decode(),
+            "body": base64.b64encode(events).decode(),
             "content-type": "application/json",
             "content-encoding": "utf-8",
             "headers": {},

@@ -6,8 +6,7 @@ call is reported here, and its end when that is stored (:mod:`goondan_tasks.flee
 runs nothing causes no events.
 """
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from time import monotonic, time
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 from celery import bootsteps
 from celery.utils.time import utcoffset
 from celery.worker import state
-from redis.exceptions import RedisError
 
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
@@ -166,22 +164,10 @@ class PlainEvents:
                 }
             )
 
-    def send(self, dispatcher: Any) -> None:
+    def send(self, publish: Callable[[bytes], bool]) -> None:
         """Publish all events in one message, on the main thread; they are kept while the broker is away."""
-        if not self._written or dispatcher.producer is None:
-            return
         count = len(self._written)
-        with contextlib.suppress(RedisError, OSError):  # other requests of the worker log this
-            dispatcher.producer.publish(
-                f"[{','.join(self._written[:count])}]",
-                content_type="application/json",
-                content_encoding="utf-8",
-                routing_key="task.multi",
-                exchange=dispatcher.exchange.name,
-                declare=[dispatcher.exchange],
-                headers=dispatcher.headers,
-                delivery_mode=dispatcher.delivery_mode,
-            )
+        if count and publish(f"[{','.join(self._written[:count])}]".encode()):
             del self._written[:count]
 
 

@@ -389,7 +389,7 @@ class CallPool(BasePool):
 
     def flush_events(self, dispatcher: Any) -> None:
         """Send the events for monitors; on the main thread."""
-        self.events.send(dispatcher)
+        self.events.send(self._runtime.monitors.publish)
         if sends_events(dispatcher):
             self._runtime.monitors.flush()
         else:

@@ -1,5 +1,6 @@
 """Celery's task events in batches."""
 
+import base64
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -43,6 +44,23 @@ class Timer:
         self.cancelled += 1
 
 
+class Broker(FakeRedis):
+    """Keeps the events that are published as kombu publishes them, and may refuse some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[dict[str, Any]] = []
+        self.refusals: list[Exception] = []
+
+    def publish(self, channel: Any, message: Any, **_: Any) -> int:
+        if self.refusals:
+            raise self.refusals.pop()
+        sent = json.loads(message)
+        assert (channel, sent["content-type"]) == ("/0.celeryev/task.multi", "application/json")
+        self.events += json.loads(base64.b64decode(sent["body"]))
+        return 1
+
+
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a consumer as Celery makes it, with a dispatcher that keeps what it would publish."""
@@ -57,9 +75,15 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(dispatcher, "_publish", lambda events, *_, **__: published.append(events))
     pool = CallPool(limit=1)
-    pool._runtime = cast(Any, SimpleNamespace(monitors=Monitors(FakeRedis(), Settings())))
+    broker = Broker()
+    pool._runtime = cast(Any, SimpleNamespace(monitors=Monitors(broker, Settings())))
     return SimpleNamespace(
-        pool=pool, timer=Timer(), event_dispatcher=dispatcher, published=published, woken=woken
+        pool=pool,
+        timer=Timer(),
+        event_dispatcher=dispatcher,
+        published=published,
+        woken=woken,
+        broker=broker,
     )
 
 
@@ -97,20 +121,6 @@ def test_what_is_left_is_sent_when_the_worker_stops_and_only_once(consumer: Any)
     assert consumer.timer.cancelled == 1
 
 
-class Broker:
-    """Stands for kombu's producer, and for a Redis that may refuse."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        self.refusals: list[Exception] = []
-
-    def publish(self, body: str, *, content_type: str, routing_key: str, **_: Any) -> None:
-        if self.refusals:
-            raise self.refusals.pop()
-        assert (content_type, routing_key) == ("application/json", "task.multi")
-        self.events += json.loads(body)
-
-
 def ended_job(**names: Any) -> Job:
     call = new_call("coder", "calc__add", {"text": "ü \u2028", "password": "p4ss"}, names)
     text = call_json(call, serializer.encode(call.args))
@@ -123,7 +133,7 @@ def ended_job(**names: Any) -> Job:
 
 
 def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> None:
-    broker = consumer.event_dispatcher.producer = Broker()
+    broker = consumer.broker
     consumer.event_dispatcher.send("task-started", uuid="celerys")
     started(consumer)
     failure = ToolCallResult.from_wire(
@@ -149,35 +159,35 @@ def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> No
 
 
 def test_a_plain_call_that_is_refused_has_not_started(consumer: Any) -> None:
-    broker = consumer.event_dispatcher.producer = Broker()
+    broker = consumer.broker
     failure = ToolCallResult.from_wire(
         {"toolCallId": "1", "toolName": "calc__add", "status": "error", "meta": META}
     ).model_copy(update={"error": ToolCallError(code="E_ODD", name="Odd", message="no")})
     job, since = ended_job(), time()
     job.begun_at = job.duration_ms = 0.0
     consumer.pool.events.add(consumer.event_dispatcher, [(job, failure)])
-    consumer.pool.events.send(consumer.event_dispatcher)
+    consumer.pool.flush_events(consumer.event_dispatcher)
     assert [event["type"] for event in broker.events] == ["task-received", "task-failed"]
     assert broker.events[1]["timestamp"] >= since
 
 
 def test_events_wait_while_redis_refuses_and_are_not_kept_without_end(consumer: Any) -> None:
-    broker = consumer.event_dispatcher.producer = Broker()
+    broker = consumer.broker
     broker.refusals = [ReadOnlyError("READONLY"), ConnectionResetError()]
     for _ in range(MOST_CALLS + 10):
         consumer.pool.events.add(consumer.event_dispatcher, [(ended_job(), None)])
     for _ in range(2):
-        consumer.pool.events.send(consumer.event_dispatcher)
+        consumer.pool.flush_events(consumer.event_dispatcher)
         assert broker.events == []
-    consumer.pool.events.send(consumer.event_dispatcher)
+    consumer.pool.flush_events(consumer.event_dispatcher)
     assert len(broker.events) == 3 * (MOST_CALLS + 1)
 
 
 def test_nothing_is_written_for_monitors_that_are_not_told(consumer: Any) -> None:
-    broker = consumer.event_dispatcher.producer = Broker()
+    broker = consumer.broker
     consumer.event_dispatcher.enabled = False
     consumer.pool.events.add(consumer.event_dispatcher, [(ended_job(), None)])
-    consumer.pool.events.send(consumer.event_dispatcher)
+    consumer.pool.flush_events(consumer.event_dispatcher)
     assert broker.events == []
 
 
