@@ -267,10 +267,8 @@ class Plans:
             return self.endings.of_error(run, error, plan.message_limit, job.started_at)
 
         services = MiddlewareServices(job.ensure_cancellation(), beside, shape, failed)
-        way = self.pipelines.v1.around_call(run, services)
-        if way is None:  # its extension has been unloaded since
-            return compose(plan.layers, core, on_thread=beside, shape=shape)
-        return way.composed(plan.layers, core)
+        wrapped = self.pipelines.around_call(run, services, core)
+        return core if wrapped is None else wrapped[0]  # its extensions have been unloaded since
 
     def _shown(self, job: Job, value: Any) -> ToolCallResult:
         """Return the result that async middlewares see of a handler's value."""

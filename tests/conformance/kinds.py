@@ -44,6 +44,9 @@ _POLICIES: Mapping[str, Mapping[str, Any]] = {
     "retry": {"idempotent": True, "retry": {"max": 2, "backoffSeconds": 0.05}},
 }
 
+#: the apiVersion of the older extension
+OLDER = "agents.example.io/v1alpha1"
+
 #: the instance that all calls share
 INSTANCE = "table"
 
@@ -76,6 +79,7 @@ KINDS = (
     Kind("async", "on_loop.py", has_plan=True),
     Kind("middleware", extensions=("Extension/around",)),
     Kind("plain-middleware", extensions=("Extension/layer",), has_plan=True),
+    Kind("older-middleware", extensions=("Extension/older",), has_plan=True),
     Kind("listened-to", extensions=("Extension/listener",), has_plan=True),
     Kind("limited", policy={"maxConcurrency": 1}),
     Kind("isolated", policy={"isolation": "process"}, has_plan=True),
@@ -147,6 +151,7 @@ def _documents() -> Iterator[dict[str, Any]]:
     yield _resource("Swarm", "default", entryAgent=names[0], agents=names)
     for extension in ("around", "layer", "listener"):
         yield _resource("Extension", extension, entry=f"./{extension}.py")
+    yield {**_resource("Extension", "older", entry="./older.py", runtime="python"), "apiVersion": OLDER}
     arm = {"name": "hold-marks", "parameters": {"type": "object"}}
     yield _resource("Tool", "arm", entry="./arm.py", exports=[arm])
     yield from agents
