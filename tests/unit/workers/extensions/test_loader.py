@@ -199,7 +199,7 @@ REGISTRATIONS: list[Any] = [
         "only an idempotent tool may be retried",
     ),
     (
-        "__import__('goondan_tasks.contract.messages').messages.ToolCall.from_wire({})",
+        "__import__('goondan_tasks.contract.messages').contract.messages.ToolCall.from_wire({})",
         "register raised ValidationError: toolCallId: is missing; toolName: is missing",
     ),
     ("api.events.on('tool.called', 'print')", "a listener is a function, not str"),
