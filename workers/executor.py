@@ -6,7 +6,7 @@
 4. handler: ``handler(ctx, input)``, in the instance's workdir.
 5. outcome: the value or the exception becomes the ToolCallResult (003 §8); a large output becomes a file.
 
-Plain calls take a shorter path to the same result (:mod:`workers.plans`).
+Calls that have a plan take a shorter path to the same result (:mod:`workers.plans` says which have none).
 """
 
 import asyncio

@@ -1,8 +1,12 @@
 """Plain calls: their plans, one for each export, and how a call is run by its plan.
 
-A plain call is run on the lead's thread. If its handler or a middleware is async, it is run on the event loop
-as a whole, and a blocking handler beside it. All other calls are run by
-:meth:`workers.executor.Executor.execute`; both ways make their results with :mod:`workers.endings`.
+A plain call is run on the lead's thread. If its handler or a middleware is async, or its handler runs in
+another process, it is run on the event loop as a whole, and a blocking handler beside it. What a call does
+not need is not in its plan: middlewares and older functions, listeners, the approval.
+
+Without a plan are events, requests to models, calls with a span or a revision, and those of tools that are
+not loaded yet, that only the Turn has, or that the catalog guard must look up. These are run by
+:meth:`workers.executor.Executor.execute`. Both ways make their results with :mod:`workers.endings`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
