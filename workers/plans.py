@@ -134,25 +134,24 @@ class Plans:
         if name == STEP_TOOL:
             detector = self._detectors.setdefault((agent, name), opening_detector())
             return plan_of_opening(registry, agent, self.contexts.longest_seconds, detector, stamp)
-        tool, layers = registry.ready(agent, name), self.pipelines.layers(agent, "toolCall")
-        if tool is None or tool.only_waits:
+        tool = registry.ready(agent, name)
+        if tool is None or tool.only_waits or registry.bound(agent, name) is not tool.bound:
             return None
-        bound = tool.bound
-        is_open = (
-            registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
-        )
-        if is_open:
-            return None
-        detector = self.detector(agent, name)
+        bound, detector = tool.bound, self.detector(agent, name)
         limit_seconds = self.contexts.longest_seconds(bound)
+        handler = self._handler(tool, limit_seconds)
+        if bound.tool.name == SYSTEM_TOOL:  # extensions have nothing to do with it
+            return Plan(tool, handler, limit_seconds, detector, stamp)
+        if registry.is_open and not registry.is_offered(agent, name):  # the guard logs each of its calls
+            return None
         is_heard = events.has(agent, TOOL_CALLED) or events.has(agent, TOOL_COMPLETED)
         return Plan(
             tool,
-            self._handler(tool, limit_seconds),
+            handler,
             limit_seconds,
             detector,
             stamp,
-            layers,
+            self.pipelines.layers(agent, "toolCall"),
             older=self.pipelines.older(agent),
             is_heard=is_heard,
             asks=self.endings.suspension.asks(bound),
@@ -307,7 +306,7 @@ class Plans:
     def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
         """Return the result of a plain call, whatever it has returned or raised; this may block."""
         result = _mirrored(self._described(job, plan, outcome), plan)
-        if not plan.takes_call:
+        if plan.tool.bound.tool.name != SYSTEM_TOOL:
             running.set(job)
             tell_completed(self.events, job.original, result)
         return result

@@ -26,7 +26,7 @@ from goondan_tasks.contract.messages import (
     assistant_message,
     wall_clock,
 )
-from goondan_tasks.contract.names import EVENT_TOOL, STEP_TOOL
+from goondan_tasks.contract.names import EVENT_TOOL, READ_OUTPUT_TOOL, STEP_TOOL
 from goondan_tasks.contract.redaction import KNOWN_SECRETS, KnownSecrets
 from goondan_tasks.history import StepRecord
 from workers import plans
@@ -360,6 +360,34 @@ def test_plain_call_passes_older_functions_and_middlewares_in_one_onion(
     result = run_within(worker, monkeypatch, lambda ctx: ctx.next())
     assert isinstance(result, ToolCallResult)
     assert (result.status, result.output) == ("ok", {"of": {"got": {"first": 1}}})
+
+
+def test_open_policy_takes_no_plan_from_the_tools_that_an_agent_has_anyway(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    worker.registry.is_open = True
+    add_tool(worker, lambda ctx, input: 1)
+    assert worker.executor.plans.of(claimed(late())) is not None
+    undeclared = next(
+        name
+        for name in worker.registry.bundle.all_tools()
+        if name not in (worker.registry.catalog("chef") or {})
+    )
+    worker.registry.tool("chef", undeclared)
+    assert worker.executor.plans.of(claimed(late().model_copy(update={"tool_name": undeclared}))) is None
+
+
+def test_extensions_have_nothing_around_the_systems_own_tools(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    worker.pipelines.register("chef", "toolCall", goes_on, extension="x")
+    add_older_function(worker)
+    add_listener(worker)
+    plan = worker.executor.plans.of(claimed(late().model_copy(update={"tool_name": READ_OUTPUT_TOOL})))
+    assert plan is not None
+    assert not plan.is_wrapped
 
 
 def test_tool_of_one_turn_leaves_the_plans_of_all_other_calls_as_they_are(
