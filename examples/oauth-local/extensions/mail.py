@@ -2,8 +2,8 @@
 
 import httpx2
 
-from goondan_tasks.extension_api import ExtensionApi, JsonObject
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.extension_api import ExtensionApi
+from goondan_tasks.tool_api import JsonObject, ToolContext
 
 APP = {"kind": "OAuthApp", "name": "mail"}
 
