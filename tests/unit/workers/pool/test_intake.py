@@ -115,7 +115,11 @@ def test_call_that_is_revoked_before_its_time_ends_at_once(monkeypatch: pytest.M
     assert (around.refused, around.acknowledged) == (["The call was revoked."], ["tag-1"])
 
 
-@pytest.mark.parametrize("eta", [None, "", later(-5), later(-5).removesuffix("+00:00")])
+@pytest.mark.parametrize(
+    "eta",
+    [None, "", later(-5), later(-5).removesuffix("+00:00")],
+    ids=["none", "empty", "past", "without-zone"],  # xdist wants the same ids in each process
+)
 def test_message_whose_time_has_come_is_read_at_once(eta: str | None) -> None:
     incoming = Around().read(eta=eta)
     assert incoming is not None
