@@ -1,6 +1,7 @@
 """All scenes, and the faults that are planted in each."""
 
 from tests.simulation.asked_models import MODELS
+from tests.simulation.busy_limits import BUSY_LIMITS
 from tests.simulation.deletions import DELETIONS
 from tests.simulation.foreign_fields import FOREIGN_FIELDS
 from tests.simulation.handoffs import HANDOFFS
@@ -14,7 +15,19 @@ from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.scripts import Mutation
 from tests.simulation.shared_keys import SHARED_KEYS
 
-SCENES = (SWARM, LETTERS, DELETIONS, HANDOFFS, PAUSES, STEPS, MODELS, OUTAGES, SHARED_KEYS, FOREIGN_FIELDS)
+SCENES = (
+    SWARM,
+    LETTERS,
+    DELETIONS,
+    HANDOFFS,
+    PAUSES,
+    STEPS,
+    MODELS,
+    OUTAGES,
+    SHARED_KEYS,
+    FOREIGN_FIELDS,
+    BUSY_LIMITS,
+)
 
 #: by name: the scene in which it must be found, and the fault
 ALL_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {

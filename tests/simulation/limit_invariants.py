@@ -133,7 +133,7 @@ def require_released(world: World, one: KnownCall) -> None:
         if limit.kind == "seats" and state.line and len(state.holders) < limit.most and not is_looked_at:
             waiting = _names(world, state.line)
             raise BrokenPromiseError(f"{world.name(one)} has left {limit.name}, and {waiting} wait")
-        if limit.kind == "key" and has_ended and state.line:
+        if limit.kind == "key" and has_ended and state.line and not is_looked_at:
             owner = world.redis.hget(world.ledger.keys.limit(limit.name), "owner")
             if owner == one.id.encode():
                 waiting = _names(world, state.line)

@@ -28,11 +28,6 @@ LIMIT_MUTATIONS = [
         "",
     ),
     Mutation(
-        "limits take over a permit in use",
-        "if not last[1] or tonumber(last[2]) >= 0 then return false end",
-        "if not last[1] then return false end",
-    ),
-    Mutation(
         "limits stop at a waiting call that has ended",
         "take_out(id)\n        redis.call('ZREM', wait_queues .. name, id)",
         "return",
@@ -127,11 +122,6 @@ LIMIT_MUTATIONS = [
         "a mark takes no key",
         "elseif limit ~= '' and not hold_key(KEYS[at], id, limit) then",
         "elseif false then",
-    ),
-    Mutation(
-        "a mark keeps no key in the record",
-        "redis.call('HSET', key, 'permits', limit .. '\\n' .. permits)",
-        "do end",
     ),
     Mutation(
         "results of calls with keys are kept without their outcome",

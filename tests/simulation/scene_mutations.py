@@ -1,6 +1,7 @@
 """Faults that the walks through the scenes must find, in the scripts and in the programs."""
 
 from tests.simulation.asked_models import MODELS
+from tests.simulation.busy_limits import BUSY_LIMITS
 from tests.simulation.deletions import DELETIONS
 from tests.simulation.foreign_fields import FOREIGN_FIELDS
 from tests.simulation.handoffs import HANDOFFS
@@ -319,6 +320,21 @@ _SHARED_KEYS = [
     ("sweeps stop at a damaged key", "redis.pcall('GET', KEYS[2])", "redis.call('GET', KEYS[2])", ""),
 ]
 
+_BUSY_LIMITS = [
+    (
+        "limits take over a permit in use",
+        "if not last[1] or tonumber(last[2]) >= 0 then return false end",
+        "if not last[1] then return false end",
+        "",
+    ),
+    (
+        "a mark keeps no key in the record",
+        "redis.call('HSET', key, 'permits', limit .. '\\n' .. permits)",
+        "do end",
+        "",
+    ),
+]
+
 _FOREIGN_FIELDS = [
     (
         "a reservation of several stops at a record that cannot be read",
@@ -345,6 +361,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (OUTAGES, [(*row, "") for row in ORDERS]),
         (STEPS, _STEPS),
         (MODELS, _MODELS),
+        (BUSY_LIMITS, _BUSY_LIMITS),
         (FOREIGN_FIELDS, _FOREIGN_FIELDS),
     )
     for name, old, new, where in table

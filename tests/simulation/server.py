@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -26,9 +27,9 @@ def private_server() -> Iterator[Redis]:
         )
         try:
             wait_until(path.exists)
-            with Redis.from_url(
-                f"unix://{path}", parser_class=RefusalParser, retry=Retry(NoBackoff(), 0)
-            ) as redis:
+            options: Any = {"parser_class": RefusalParser, "retry": Retry(NoBackoff(), 0)}
+            # each mutation has parts of its own, with connections that stay open
+            with Redis.from_url(f"unix://{path}", max_connections=10_000, **options) as redis:
                 yield redis
         finally:
             server.kill()
