@@ -132,7 +132,7 @@ def test_the_host_of_typescript_its_types_and_the_starters_are_in_the_wheel(ligh
     [wheel] = light.folder.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     kept = ROOT / "goondan_tasks"
-    files = [*kept.glob("node/**/*.*"), *kept.glob("cli/starter/typescript/**/*.*")]
+    files = [*kept.glob("machine/node/**/*.*"), *kept.glob("cli/starter/typescript/**/*.*")]
     kept_files = [file for file in files if file.is_file() and file.suffix != ".pyc"]
     sources = {file.relative_to(ROOT).as_posix() for file in kept_files}
 

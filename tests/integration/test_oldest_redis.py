@@ -19,7 +19,7 @@ PATIENCE = 30
 UNIT_TESTS = Path(__file__).parents[1] / "unit" / "goondan_tasks"
 #: those of all scripts in Lua but the transport's, which carry each call
 SCRIPTS = [
-    *(UNIT_TESTS / "ledger", UNIT_TESTS / "limits", UNIT_TESTS / "oauth" / "test_redis_store.py"),
+    *(UNIT_TESTS / "ledger", UNIT_TESTS / "oauth" / "test_redis_store.py"),
     *(UNIT_TESTS / "instances" / name for name in ("test_table.py", "test_housekeeping.py")),
     UNIT_TESTS / "orchestrator" / "test_orchestrator.py",
 ]
