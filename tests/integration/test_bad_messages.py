@@ -63,7 +63,7 @@ def test_a_message_without_a_call_is_a_dead_letter_that_says_what_it_was(
     stack: LocalStack, queue: str
 ) -> None:
     client = stack.client
-    client.drop_all("smith", newer_than=PATIENCE)
+    client.drop_all("smith", newer_than=3_600)
     unknown = {"headers": {"task": "no.such.task", "id": "nobody-knows"}, "properties": {}, "body": None}
     push(stack, queue, b"hello, " + queue.encode(), json.dumps(unknown | {"queue": queue}).encode())
     wait_until(lambda: len(client.dead_letters("smith")) == 2)
