@@ -4,7 +4,7 @@ import functools
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -32,9 +32,6 @@ from goondan_tasks.contract.model_messages import message_fault
 from goondan_tasks.contract.names import call_identity, current_span, write_traceparent
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.contract.run_lines import RunLines
-
-if TYPE_CHECKING:
-    pass
 
 #: the limit of ``auth`` and ``origin`` each, as JSON: every call of a Turn carries both
 MAX_CONTEXT_BYTES = 65_536
