@@ -51,7 +51,7 @@ _CANVAS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ReservedMessage:
     """A reserved message: its tag, its queue, and its text."""
 
     tag: str
@@ -62,7 +62,7 @@ class Message:
 class Intake:
     """Reads the messages of one worker process; ``again`` takes one whose time has come."""
 
-    def __init__(self, runtime: WorkerRuntime, app: Any, again: Callable[[Message], object]) -> None:
+    def __init__(self, runtime: WorkerRuntime, app: Any, again: Callable[[ReservedMessage], object]) -> None:
         self._runtime = runtime
         self._delivery = runtime.delivery
         self._writer = runtime.delivery.writer
@@ -75,28 +75,28 @@ class Intake:
         #: the tags of messages that are neither acknowledged nor given back
         self._held: dict[str, None] = {}
         #: the messages whose time has not come, each with its eta, its task and id, and what calls that off
-        self._later: dict[Message, tuple[str, str, str, CallOff]] = {}
+        self._later: dict[ReservedMessage, tuple[str, str, str, CallOff]] = {}
 
     @property
     def is_idle(self) -> bool:
         """Whether no message is held."""
         return not self._held
 
-    def hold(self, batch: Batch) -> list[Message]:
+    def hold(self, batch: Batch) -> list[ReservedMessage]:
         """Keep the messages of a batch in flight for this process."""
         self._held |= {tag: None for tag, *_ in batch.messages}
-        return [Message(*one) for one in batch.messages]
+        return [ReservedMessage(*one) for one in batch.messages]
 
     def renew(self) -> None:
         """Renew the reservations, and put back the messages of dead workers; raises RedisError."""
         self._left.put_back(list(self._held.copy()))
 
-    def acknowledge(self, message: Message) -> None:
+    def acknowledge(self, message: ReservedMessage) -> None:
         """End a reservation with the next packet of the writer: the message is not needed any more."""
         self._held.pop(message.tag, None)
         self._writer.put_off(acknowledging([message.tag]), lambda _: None)
 
-    def give_back(self, messages: Sequence[Message]) -> None:
+    def give_back(self, messages: Sequence[ReservedMessage]) -> None:
         """Put messages back to the front of their queues, in their order."""
         tags = sorted((one.tag for one in messages), reverse=True)
         for tag in tags:
@@ -131,7 +131,7 @@ class Intake:
                 call_off()
                 self._on_time(message)
 
-    def take_later(self) -> list[Message]:
+    def take_later(self) -> list[ReservedMessage]:
         """Remove and return the messages whose time has not come."""
         later = list(self._later.copy())
         for message in later:
@@ -139,7 +139,7 @@ class Intake:
                 entry[-1]()
         return later
 
-    def read(self, message: Message, worker: str) -> Incoming | None:
+    def read(self, message: ReservedMessage, worker: str) -> Incoming | None:
         """Return what a message carries; ``None`` if nothing is to be run now, and the message is dealt with.
 
         This may wait for Redis. If that is away, the message comes again when its reservation is over.
@@ -155,7 +155,7 @@ class Intake:
             self._bury(message, worker, repr(message.data[:LONGEST_SHOWN]), repr(error))
         return None
 
-    def _read(self, message: Message, worker: str) -> Incoming | None:
+    def _read(self, message: ReservedMessage, worker: str) -> Incoming | None:
         try:
             envelope = read_envelope(message.data, message.queue)
         except ValueError as error:
@@ -202,7 +202,7 @@ class Intake:
             return not incoming.is_only_told
         return False
 
-    def _on_time(self, message: Message) -> None:
+    def _on_time(self, message: ReservedMessage) -> None:
         if self._later.pop(message, None) is not None:
             self._again(message)
 
@@ -237,7 +237,7 @@ class Intake:
         backend._fail_chain([*(embed.get("chain") or []), *(embed.get("callbacks") or [])], error)
         self._delivery.refuse(incoming, worker, error)
 
-    def _bury(self, message: Message, worker: str, shown: str, reason: str) -> None:
+    def _bury(self, message: ReservedMessage, worker: str, shown: str, reason: str) -> None:
         plain = [text.encode("ascii", "backslashreplace").decode() for text in (reason, shown)]
         self._delivery.bury(message.queue, worker, plain[0][:LONGEST_SHOWN], plain[1])
         self.acknowledge(message)
@@ -270,7 +270,7 @@ def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
     logger.info("shutdown.asked", sender=message.from_agent, target=request.target, reason=request.reason)
 
 
-def _incoming(message: Message, headers: Mapping[str, Any], body: Sequence[Any]) -> Incoming:
+def _incoming(message: ReservedMessage, headers: Mapping[str, Any], body: Sequence[Any]) -> Incoming:
     task, expires = headers["task"], headers.get("expires")
     wire = carried(task, body[1])
     if expires and isinstance(wire, Mapping):

@@ -49,7 +49,7 @@ from workers.extensions.events import running
 from workers.job import Ended, Job
 from workers.kept_lines import logger_of_job
 from workers.outcome import outcome_of
-from workers.pool.intake import Intake, Message
+from workers.pool.intake import Intake, ReservedMessage
 from workers.pool.lead import Lead
 from workers.pool.monitoring import PlainEvents, count, sends_events, task_of_job, tell_claim, tell_start
 from workers.progress_reporter import ProgressReporter
@@ -203,7 +203,7 @@ class CallPool(BasePool):
         self.consumer = consumer
         self.lead.attach(consumer.hostname, queues, terms)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: ReservedMessage) -> None:
         """Carry out the call of a message as soon as there is a slot for it."""
         if self.is_draining:
             self.intake.give_back([message])
@@ -420,7 +420,7 @@ class CallPool(BasePool):
             self.lead.step_aside()
         return job.released_slot
 
-    def _begin(self, message: Message, turn: InOrder) -> None:
+    def _begin(self, message: ReservedMessage, turn: InOrder) -> None:
         """Carry out the call of a message, on this thread; its slot is taken already."""
         job = None
         try:
@@ -435,7 +435,7 @@ class CallPool(BasePool):
             self._accept(job)
             self._without_fault(job, partial(self._carry_out, job, job.claim))
 
-    def _claimed(self, message: Message, turn: InOrder) -> Job | None:
+    def _claimed(self, message: ReservedMessage, turn: InOrder) -> Job | None:
         """Claim the call of a message, which is not needed then; ``None`` if nothing is to be run."""
         delivery, worker = self._runtime.delivery, self.consumer.hostname
         incoming = self.intake.read(message, worker)

@@ -15,7 +15,7 @@ from broker_config.settings import Settings
 from goondan_tasks.contract.errors import GoondanError
 from workers.concurrency.watchdog import Alarm, CallOff
 from workers.delivery.incoming import Incoming
-from workers.pool.intake import Intake, Message
+from workers.pool.intake import Intake, ReservedMessage
 
 CALL = {"toolName": "echo__args", "args": {}}
 
@@ -28,7 +28,7 @@ class Around:
         self.returned: list[str] = []
         self.buried: list[str] = []
         self.refused: list[str] = []
-        self.again: list[Message] = []
+        self.again: list[ReservedMessage] = []
         self.alarms: list[Alarm] = []
         self.called_off = 0
         self._backend_error = backend_error

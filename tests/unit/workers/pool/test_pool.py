@@ -13,7 +13,7 @@ from goondan_tasks.ledger.record import Verdict
 from tests.waiting import wait_until
 from workers.concurrency.slots import QueuedJob
 from workers.concurrency.threads import DaemonThreads, InOrder
-from workers.pool.intake import Message
+from workers.pool.intake import ReservedMessage
 from workers.pool.pool import MOST_SLOTS, CallPool
 
 
@@ -26,19 +26,19 @@ class Intake:
         self.returned: list[str] = []
         self.acknowledged: list[str] = []
 
-    def hold(self, batch: Batch) -> list[Message]:
-        return [Message(*one) for one in batch.messages]
+    def hold(self, batch: Batch) -> list[ReservedMessage]:
+        return [ReservedMessage(*one) for one in batch.messages]
 
-    def give_back(self, messages: Sequence[Message]) -> None:
+    def give_back(self, messages: Sequence[ReservedMessage]) -> None:
         self.returned += [message.tag for message in messages]
 
-    def take_later(self) -> list[Message]:
+    def take_later(self) -> list[ReservedMessage]:
         return [message("later")]
 
-    def acknowledge(self, message: Message) -> None:
+    def acknowledge(self, message: ReservedMessage) -> None:
         self.acknowledged.append(message.tag)
 
-    def read(self, message: Message, worker: str) -> Any:
+    def read(self, message: ReservedMessage, worker: str) -> Any:
         return Read(message.tag)
 
 
@@ -52,8 +52,8 @@ class Read:
         return {"call_id": self.id, "worker": worker}
 
 
-def message(tag: str, queue: str = "agent.smith") -> Message:
-    return Message(tag, queue, b"{}")
+def message(tag: str, queue: str = "agent.smith") -> ReservedMessage:
+    return ReservedMessage(tag, queue, b"{}")
 
 
 def pool_of(limit: int, *tags: str, queue: str = "agent.smith") -> tuple[CallPool, Intake]:
