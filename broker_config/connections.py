@@ -24,7 +24,7 @@ from redis.driver_info import DriverInfo
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.retry import Retry
 
-from broker_config.in_flight import IN_FLIGHT_INDEX
+from broker_config.queues import IN_FLIGHT_INDEX
 from broker_config.refusals import (
     MasterUnknownError,
     RefusalParser,

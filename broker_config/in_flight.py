@@ -15,11 +15,8 @@ from typing import Any, cast
 from redis import Redis
 
 from broker_config.process_identity import this_process
-from broker_config.queues import WAKE_UP_SUFFIX, wake_up_key
+from broker_config.queues import IN_FLIGHT, IN_FLIGHT_INDEX, WAKE_UP_SUFFIX, wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
-
-IN_FLIGHT = "agent.in-flight"
-IN_FLIGHT_INDEX = "agent.in-flight.index"
 
 #: the maximum number of messages that one script reserves or finds
 BATCH = 64

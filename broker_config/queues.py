@@ -8,6 +8,10 @@ EVENT_TASK = "goondan.event"
 #: the suffix of a queue's wake-up key, a list on which idle workers wait
 WAKE_UP_SUFFIX = ".bell"
 
+#: messages that have left their queues and are not acknowledged yet: a hash, and a zset of their tags by time
+IN_FLIGHT = "agent.in-flight"
+IN_FLIGHT_INDEX = "agent.in-flight.index"
+
 _PREFIX = "agent."
 _EVENTS = ".events"
 

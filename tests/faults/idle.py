@@ -2,8 +2,8 @@
 
 from redis import Redis
 
-from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.keys import Keys
+from broker_config.queues import IN_FLIGHT, IN_FLIGHT_INDEX
 from tests.waiting import wait_until
 
 AGENT_QUEUE = "agent.tester"

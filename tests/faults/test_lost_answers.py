@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from broker_config.in_flight import IN_FLIGHT
+from broker_config.queues import IN_FLIGHT
 from broker_config.scripts import Script
 from broker_config.settings import Settings
 from goondan_tasks.ledger.scripts import Scripts

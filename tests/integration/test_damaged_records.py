@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis
-from broker_config.in_flight import IN_FLIGHT, InFlight
-from broker_config.queues import events_queue
+from broker_config.in_flight import InFlight
+from broker_config.queues import IN_FLIGHT, events_queue
 from broker_config.settings import Settings
 from goondan_tasks.client import PendingCall
 from goondan_tasks.contract.errors import CallNotFoundError

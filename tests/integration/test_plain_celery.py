@@ -11,7 +11,7 @@ from celery import Celery, Signature, chain, chord, group
 from celery.states import READY_STATES
 from redis import Redis
 
-from broker_config.in_flight import IN_FLIGHT
+from broker_config.queues import IN_FLIGHT
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.messages import ToolCallResult

@@ -11,9 +11,8 @@ import structlog
 from celery import bootsteps
 from redis.exceptions import RedisError
 
-from broker_config.in_flight import IN_FLIGHT
 from broker_config.process_identity import this_process
-from broker_config.queues import agent_of
+from broker_config.queues import IN_FLIGHT, agent_of
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.contract.messages import iso_time

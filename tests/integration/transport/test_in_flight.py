@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from broker_config.in_flight import BATCH, IN_FLIGHT, IN_FLIGHT_INDEX, InFlight, LeftMessages, acknowledging
+from broker_config.in_flight import BATCH, InFlight, LeftMessages, acknowledging
 from broker_config.queue_reader import QueueReader
+from broker_config.queues import IN_FLIGHT, IN_FLIGHT_INDEX
 from tests.integration.transport.queues import QUEUE, push, waiting
 from tests.waiting import wait_until
 

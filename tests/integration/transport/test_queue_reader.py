@@ -12,9 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config import queue_reader
-from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX, Reservation
+from broker_config.in_flight import Reservation
 from broker_config.queue_reader import Batch, QueueReader
-from broker_config.queues import wake_up_key
+from broker_config.queues import IN_FLIGHT, IN_FLIGHT_INDEX, wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall
 from tests.integration.transport.queues import QUEUE, push, waiting
 from tests.waiting import wait_until

@@ -9,10 +9,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.keys import Keys
 from broker_config.process_identity import this_process
-from broker_config.queues import call_queue
+from broker_config.queues import IN_FLIGHT, IN_FLIGHT_INDEX, call_queue
 from broker_config.settings import Settings
 from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.contract.calls import identity_of, queue_element
