@@ -10,13 +10,15 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, overload
 from urllib.parse import unquote
 
-from goondan_tasks.contract.messages import JsonObject, WireModel
+from pydantic import ValidationError
+
+from goondan_tasks.contract.messages import JsonObject, WireModel, faults_of
 from goondan_tasks.contract.model_arguments import (
     DATA,
     MAPS,
@@ -25,6 +27,7 @@ from goondan_tasks.contract.model_arguments import (
     without_nulls,
 )
 from goondan_tasks.contract.schema import REFERENCES, nodes_of, pointed
+from goondan_tasks.contract.wording import require_fields
 
 WRAPPER = "arguments"
 
@@ -233,6 +236,25 @@ class CatalogItem(WireModel):
     description: str | None = None
     parameters: JsonObject | None = None
     source: ToolSource
+
+
+def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
+    """Return an extension's description of a tool as a catalog item.
+
+    Raises:
+        ValueError: it is not valid.
+        TypeError: it is neither an item nor a dict.
+    """
+    if isinstance(item, CatalogItem):
+        return item
+    if not isinstance(item, Mapping):
+        raise TypeError(f"a tool is described by a dict or a CatalogItem, not {type(item).__name__}")
+    require_fields(item, CatalogItem.model_fields, "a tool's item")
+    source = item.get("source") or ToolSource(type="extension", name=extension)
+    try:
+        return CatalogItem.from_wire({**item, "source": source})
+    except ValidationError as error:
+        raise ValueError(f"the item {item.get('name')!r} is not valid: {faults_of(error)}") from error
 
 
 @dataclass(frozen=True)

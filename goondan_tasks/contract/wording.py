@@ -93,6 +93,13 @@ def hint(word: str, known: Collection[str], otherwise: str = "Remove it.") -> st
     return f"Known are: {', '.join(itertools.islice(known, _MOST_NAMED))}{more}."
 
 
+def require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    """Raise a ValueError for an unknown field."""
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{what} has no field {name!r}. {hint(str(name), list(known))}".strip())
+
+
 def require_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
     """Refuse unknown keywords as Python refuses an unknown argument.
 

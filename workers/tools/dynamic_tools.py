@@ -2,27 +2,25 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
-from pydantic import ValidationError
 
 from goondan_tasks.authoring.tool_api import ToolHandler
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.contract.catalog import CatalogItem, ToolSource
-from goondan_tasks.contract.messages import JsonObject, ToolCall, faults_of
+from goondan_tasks.contract.catalog import CatalogItem, catalog_item
+from goondan_tasks.contract.messages import JsonObject, ToolCall
 from goondan_tasks.contract.names import SYSTEM_TOOL, parse_tool_name
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
-from goondan_tasks.contract.wording import hint
+from goondan_tasks.contract.wording import require_fields
 from goondan_tasks.history import StepTool
 from workers.tools.registered_tool import RegisteredTool, declared_tool, ready
 
 logger = structlog.get_logger(__name__)
 
-_ITEM_FIELDS = ("name", "description", "parameters", "source")
 #: the fields of an export that a dynamic tool may have
 _POLICY_FIELDS = ("timeoutSeconds", "idempotent", "maxAttempts", "retry")
 
@@ -236,25 +234,6 @@ def dynamic_tool(
     return DynamicTool(checked, ready(bound, handler), extension, turn)
 
 
-def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
-    """Return an extension's description of a tool as a catalog item.
-
-    Raises:
-        ValueError: it is not valid.
-        TypeError: it is neither an item nor a dict.
-    """
-    if isinstance(item, CatalogItem):
-        return item
-    if not isinstance(item, Mapping):
-        raise TypeError(f"a tool is described by a dict or a CatalogItem, not {type(item).__name__}")
-    require_fields(item, _ITEM_FIELDS, "a tool's item")
-    source = item.get("source") or ToolSource(type="extension", name=extension)
-    try:
-        return CatalogItem.from_wire({**item, "source": source})
-    except ValidationError as error:
-        raise ValueError(f"the item {item.get('name')!r} is not valid: {faults_of(error)}") from error
-
-
 def without_secrets(item: CatalogItem) -> CatalogItem:
     """Return an item without secrets: the extension that registers it may have seen a token."""
     wire = item.to_wire()
@@ -274,13 +253,6 @@ def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool
         raise ValueError(f"{item.name}: only an idempotent tool may be retried: add 'idempotent': True")
     export = {"name": name.export, "description": item.description, "parameters": item.parameters}
     return declared_tool(name.resource, policy | export, str(entry_path), entry_path.parent, called=item.name)
-
-
-def require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    """Raise a ValueError for an unknown field."""
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{what} has no field {name!r}. {hint(str(name), list(known))}".strip())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from goondan_tasks.authoring.v1_api import Step, ToolResult, Turn, V1CatalogItem
 from goondan_tasks.authoring.v1_api import ToolCall as V1Call
 from goondan_tasks.authoring.v1_api import ToolError as V1Error
 from goondan_tasks.contract.calls import Run, with_meta
-from goondan_tasks.contract.catalog import CatalogItem, ToolSource
+from goondan_tasks.contract.catalog import CatalogItem, ToolSource, catalog_item
 from goondan_tasks.contract.errors import ToolError
 from goondan_tasks.contract.messages import ToolCall, ToolCallError, ToolCallResult
-from workers.tools.dynamic_tools import catalog_item
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from goondan_tasks.authoring.v1_api import V1CatalogItem, V1ExtensionApi, V1Hand
 from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.bundle.resources import V1_API_VERSION
 from goondan_tasks.bundle.v1_resources import V1ToolResource
+from goondan_tasks.contract.catalog import catalog_item
 from workers.extensions.api import ExtensionServices
 from workers.extensions.events import running_for
 from workers.extensions.pipelines import AgentPipelines
 from workers.extensions.services import ExtensionTools, Owner, SwarmBundleService, turn_running
-from workers.tools.dynamic_tools import DynamicTool, catalog_item, without_secrets
+from workers.tools.dynamic_tools import DynamicTool, without_secrets
 from workers.tools.registered_tool import declared_tool, ready
 from workers.v1.conversions import current_item, v1_item
 from workers.v1.services import AgentEventBus, ConsoleLogger, Memory, V1OAuth, V1SwarmBundle
