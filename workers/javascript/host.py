@@ -27,8 +27,7 @@ from goondan_tasks.machine.javascript import STARTED_IN, Runtime, on_channel
 from goondan_tasks.machine.sandbox import Sandbox
 from workers.outcome import FunctionOutcome, awaited_outcome
 from workers.processes import frames
-from workers.processes.isolation import CRASH_SECONDS, ROOM_BYTES
-from workers.processes.programs import Guard, describe_end, relayed_stderr
+from workers.processes.programs import CRASH_SECONDS, Guard, describe_end, relayed_stderr
 
 logger = structlog.get_logger("goondan.tool")
 
@@ -63,7 +62,7 @@ class HostKind:
     #: extensions have hosts of their own, which no tool can end
     whose: Literal["tool", "extension"] = "tool"
     #: the limit of a message's JSON, both ways
-    max_message_bytes: int = ROOM_BYTES
+    max_message_bytes: int = frames.ROOM_BYTES
 
     def command(self) -> list[str]:
         """Return the command that starts such a host."""

@@ -24,7 +24,6 @@ from workers.javascript.v1_context import v1_asked, v1_data
 from workers.plain_context import wire_of
 from workers.processes import frames
 from workers.processes.confinement import Confinement
-from workers.processes.isolation import ROOM_BYTES
 
 #: how often a call is started whose host ends, if it is idempotent or has not begun
 MOST_RUNS = 3
@@ -112,7 +111,7 @@ class HostedTools:
     #: the setting ``GOONDAN_JAVASCRIPT``
     runtime: str | None = None
     #: the limit of a message between worker and host
-    max_message_bytes: int = ROOM_BYTES
+    max_message_bytes: int = frames.ROOM_BYTES
 
     def tool(self, bound: BoundTool) -> "HostedTool":
         """Return a tool that runs in a host.

@@ -26,6 +26,8 @@ from goondan_tasks.contract.failure import (
 from goondan_tasks.contract.messages import CallLogFields, JsonObject, ToolCallError
 from goondan_tasks.contract.output import Pending
 
+#: bytes of a message, besides those for arguments and outputs: conversations, catalogs, outputs for files
+ROOM_BYTES = 64 * 1_048_576
 #: the largest JSON of a message, by its kind; those of other kinds have the limit of the connection
 MOST_BYTES: Mapping[str, int] = {
     "log": 8_000_000,

@@ -27,9 +27,11 @@ from goondan_tasks.machine.sandbox import Sandbox
 from workers.cancellation import Cancellation, timed_out
 from workers.plain_context import PlainContext, call_of, wire_of
 from workers.processes import frames
+from workers.processes.channel import ChildChannel
 from workers.processes.confinement import Confinement
-from workers.processes.isolated_child import ChildChannel
+from workers.processes.frames import ROOM_BYTES
 from workers.processes.programs import (
+    CRASH_SECONDS,
     Guard,
     child_environment,
     describe_end,
@@ -39,12 +41,8 @@ from workers.processes.programs import (
 
 #: how long a child may take to start and to import its entry file
 START_SECONDS = 60.0
-#: how long a child whose channel is closed may take to end, with its whole tree
-CRASH_SECONDS = 2.0
 #: how long an idle child is kept
 IDLE_SECONDS = 60.0
-#: bytes of a message, besides those for arguments and outputs: conversations, catalogs, outputs for files
-ROOM_BYTES = 64 * 1_048_576
 
 #: passes on the worker's import path; PYTHONPATH would leak into the programs of tools
 _PROGRAM = (

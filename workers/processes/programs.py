@@ -29,6 +29,8 @@ from workers.processes import process_guard
 
 #: how long the guard may take to end a tree before it is killed itself
 GUARD_SECONDS = process_guard.TERM_SECONDS + process_guard.KILL_SECONDS + 2
+#: how long a process whose channel is closed may take to end, with its whole tree
+CRASH_SECONDS = 2.0
 REPORT_BYTES = 4_096
 NO_INPUT = process_guard.NO_INPUT
 

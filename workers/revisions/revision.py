@@ -45,7 +45,8 @@ from workers.javascript.tools import HostedTools, Hosts
 from workers.oauth import WorkerOAuth, make_oauth
 from workers.plans import Plans
 from workers.processes.confinement import Confinement
-from workers.processes.isolation import ROOM_BYTES, Children, Isolation
+from workers.processes.frames import ROOM_BYTES
+from workers.processes.isolation import Children, Isolation
 from workers.results import Suspension
 from workers.thinking.model_calls import model_tool
 from workers.thinking.turn import Thinking

@@ -155,7 +155,7 @@ import contextvars
 import gc
 import logging
 
-from workers.processes.isolated_child import ChildChannel
+from workers.processes.channel import ChildChannel
 
 kept = contextvars.ContextVar("kept", default="nothing")
 lock = asyncio.Lock()
