@@ -1,7 +1,7 @@
 """Outputs that are too large for a result are stored as JSON files in the instance's workdir.
 
 Models read them with their file tools. Producers on any machine read them in parts, through a worker
-(:mod:`workers.tools.registered_tool`).
+(:mod:`workers.tools.system_tools`).
 """
 
 import os

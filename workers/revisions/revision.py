@@ -50,8 +50,8 @@ from workers.processes.isolation import Children, Isolation
 from workers.results import Suspension
 from workers.thinking.model_calls import model_tool
 from workers.thinking.turn import Thinking
-from workers.tools.registered_tool import system_tools
 from workers.tools.registry import Registry
+from workers.tools.system_tools import system_tools
 from workers.turns.catalog_guard import CatalogGuard
 from workers.turns.steps import Steps, StepTerms, step_tool
 from workers.turns.turns import Turns

@@ -37,7 +37,8 @@ from workers.instances.outputs import read_part
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
 from workers.thinking.turn_stream import TurnStream
-from workers.tools.registered_tool import RegisteredTool, system_tool
+from workers.tools.registered_tool import RegisteredTool
+from workers.tools.system_tools import system_tool
 from workers.turns.steps import patiently
 
 logger = structlog.get_logger(__name__)

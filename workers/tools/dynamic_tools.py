@@ -17,7 +17,8 @@ from goondan_tasks.contract.names import SYSTEM_TOOL, parse_tool_name
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.contract.wording import require_fields
 from goondan_tasks.history import StepTool
-from workers.tools.registered_tool import RegisteredTool, declared_tool, ready
+from workers.tools.registered_tool import RegisteredTool, ready
+from workers.tools.system_tools import declared_tool
 
 logger = structlog.get_logger(__name__)
 

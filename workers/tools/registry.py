@@ -18,7 +18,8 @@ from workers.javascript.tools import HostedTools
 from workers.processes.isolation import IsolatedTool, Isolation
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 from workers.tools.entry_files import EntryFiles
-from workers.tools.registered_tool import RegisteredTool, bound_agent, load_agent
+from workers.tools.registered_tool import RegisteredTool
+from workers.tools.system_tools import bound_agent, load_agent
 
 
 class Registry:

@@ -50,8 +50,9 @@ from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import STEP_COMPLETED, STEP_STARTED, EventListeners, tell_of_step
 from workers.extensions.pipelines import AgentPipelines
 from workers.tools.dynamic_tools import TurnTools, turn_of
-from workers.tools.registered_tool import RegisteredTool, system_tool
+from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
+from workers.tools.system_tools import system_tool
 from workers.turns.pipeline import (
     MOST_SECONDS,
     AroundStep,

@@ -16,7 +16,8 @@ from workers.extensions.events import running_for
 from workers.extensions.pipelines import AgentPipelines
 from workers.extensions.services import ExtensionTools, Owner, SwarmBundleService, turn_running
 from workers.tools.dynamic_tools import DynamicTool, without_secrets
-from workers.tools.registered_tool import declared_tool, ready
+from workers.tools.registered_tool import ready
+from workers.tools.system_tools import declared_tool
 from workers.v1.conversions import current_item, v1_item
 from workers.v1.services import AgentEventBus, ConsoleLogger, Memory, V1OAuth, V1SwarmBundle
 from workers.v1.views import Views, extension_resource

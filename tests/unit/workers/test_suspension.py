@@ -14,7 +14,7 @@ from goondan_tasks.contract.names import READ_OUTPUT_TOOL
 from goondan_tasks.contract.output import Pending
 from workers.results import Suspension
 from workers.testing import run_tool
-from workers.tools.registered_tool import system_tools
+from workers.tools.system_tools import system_tools
 
 HARBOUR = Path(__file__).parents[2] / "bundles" / "harbour"
 NOW = 1_790_000_000_000.0
