@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
-from goondan_tasks.client.client import Client
+from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
@@ -42,7 +42,7 @@ class Submitted:
 class Handoffs:
     """Submits calls and events through the pipelined writer, and delivers their results."""
 
-    def __init__(self, ledger: Ledger, writer: PipelinedWriter, client: Client) -> None:
+    def __init__(self, ledger: Ledger, writer: PipelinedWriter, client: ClientConnection) -> None:
         self._ledger = ledger
         self._writer = writer
         self._client = client
