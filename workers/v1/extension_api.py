@@ -19,7 +19,8 @@ from workers.tools.dynamic_tools import DynamicTool, without_secrets
 from workers.tools.registered_tool import ready
 from workers.tools.system_tools import declared_tool
 from workers.v1.conversions import current_item, v1_item
-from workers.v1.services import AgentEventBus, ConsoleLogger, Memory, V1OAuth, V1SwarmBundle
+from workers.v1.event_bus import AgentEventBus
+from workers.v1.services import ConsoleLogger, Memory, V1OAuth, V1SwarmBundle
 from workers.v1.views import Views, extension_resource
 
 

@@ -14,7 +14,7 @@ from workers.concurrency.threads import on_new_thread
 from workers.plain_context import PlainContext, call_of
 from workers.processes.isolation import IsolatedTool
 from workers.tools.registered_tool import RegisteredTool
-from workers.v1.services import RunEventBus
+from workers.v1.event_bus import RunEventBus
 
 #: makes the context of a v1 tool from today's and the one of the functions around it; it may block
 OlderContext = Callable[[BoundTool, ToolCall, ToolContext, ToolCallContext | None], V1ToolContext]

@@ -43,7 +43,8 @@ from workers.tools.registry import Registry
 from workers.turns.steps import Steps
 from workers.v1.chains import V1CallContext
 from workers.v1.conversions import Shown, v1_call, v1_result
-from workers.v1.services import ConsoleLogger, RunEventBus, ToolAuth, V1OAuth, V1SwarmBundle
+from workers.v1.event_bus import RunEventBus
+from workers.v1.services import ConsoleLogger, ToolAuth, V1OAuth, V1SwarmBundle
 
 _NO_HISTORY = TurnHistory()
 
