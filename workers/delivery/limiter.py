@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -26,7 +26,6 @@ from goondan_tasks.ledger.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
 from workers.concurrency.watchdog import Watchdog
-from workers.tools.registry import RegistryOf
 
 logger = structlog.get_logger(__name__)
 
@@ -39,13 +38,21 @@ MakeClaim = Callable[[ClaimRequest], Claim]
 MessageTurn = AbstractContextManager[object]
 
 
+class LimitedTools(Protocol):
+    """The tools of a revision of the bundle (:class:`workers.tools.registry.Registry`)."""
+
+    def limits(self, agent: str, name: str, *, in_step: bool = True) -> Limits | None:
+        """Return the limits of a tool's calls; ``None`` if there can be none."""
+
+
 @dataclass(eq=False)
 class CallLimiter:
     """Admits calls on behalf of one worker process, those that have waited included."""
 
     ledger: Ledger
     writer: PipelinedWriter
-    registry_of: RegistryOf
+    #: returns the tools of a revision, those of the active one for ``None``; may raise a GoondanError
+    tools_of: Callable[[str | None], LimitedTools]
     watchdog: Watchdog
     #: what is paused, as the heartbeat has read it
     paused: Paused = field(default_factory=Paused, init=False)
@@ -65,8 +72,8 @@ class CallLimiter:
         return self._admit(request, limits or Limits(), claim, turn, is_paused=is_paused)
 
     def _limits_of(self, call: ToolCall) -> Limits | None:
-        registry, in_step = self.registry_of(call.bundle_ref), call.step_id is not None
-        return registry.limits(call.agent_name, call.tool_name, in_step=in_step)
+        tools, in_step = self.tools_of(call.bundle_ref), call.step_id is not None
+        return tools.limits(call.agent_name, call.tool_name, in_step=in_step)
 
     def is_waited_for(self, call: ToolCall) -> bool:
         """Return whether a call may hold a permit or key that other calls wait for."""

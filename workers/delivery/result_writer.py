@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
+from goondan_tasks.bundle import BoundTool
 from goondan_tasks.bundle.resources import Retry
 from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError, ToolOutputError
@@ -32,8 +34,7 @@ from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.limiter import CallLimiter
 from workers.delivery.spans import RunSpans
 from workers.outcome import outcome_of
-from workers.tools.dynamic_tools import turn_of
-from workers.tools.registry import RegistryOf
+from workers.tools.dynamic_tools import TurnKey, turn_of
 
 logger = structlog.get_logger(__name__)
 
@@ -64,6 +65,13 @@ def is_retried(retry: Retry, code: str) -> bool:
     return not retry.codes or code in retry.codes
 
 
+class KnownTools(Protocol):
+    """The tools of a revision of the bundle (:class:`workers.tools.registry.Registry`)."""
+
+    def known(self, agent: str, name: str, turn: TurnKey | None = None) -> BoundTool | None:
+        """Return a tool that this worker can run for the agent, or in one of its Turns."""
+
+
 @dataclass(eq=False)
 class Retries:
     """Keeps failed calls until their next run. Meanwhile they hold their claims, but no slots.
@@ -75,7 +83,8 @@ class Retries:
     ledger: Ledger
     writer: PipelinedWriter
     reaper: Reaper
-    registry_of: RegistryOf
+    #: returns the tools of a revision, those of the active one for ``None``; may raise a GoondanError
+    tools_of: Callable[[str | None], KnownTools]
     leases: LeaseKeeper
     cancels: CancelWatch
     watchdog: Watchdog
@@ -141,7 +150,7 @@ class Retries:
     def _policy(self, claim: Claim) -> Retry | None:
         call = claim.run.call
         try:
-            tools = self.registry_of(call.bundle_ref)
+            tools = self.tools_of(call.bundle_ref)
         except GoondanError:  # without that revision the call cannot be run either
             return None
         bound = tools.known(call.agent_name, call.tool_name, turn_of(call))

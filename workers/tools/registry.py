@@ -210,7 +210,3 @@ class Registry:
             ),
         )
         return RegisteredTool(bound, handler, arguments, is_async_handler(handler))
-
-
-#: returns the tools of a revision, those of the active one for ``None``; may raise a GoondanError
-RegistryOf = Callable[[str | None], Registry]

@@ -66,7 +66,7 @@ class Porch:
         self.keeper = CallLimiter(
             self.ledger,
             writer,  # type: ignore[arg-type]
-            registry_of=lambda _: registry,
+            tools_of=lambda _: registry,
             watchdog=watchdog,
         )
 
