@@ -16,7 +16,8 @@ from broker_config.settings import Settings, hidden_password
 from broker_config.transport import require_registered, use_transport
 from goondan_tasks.contract.errors import ConfigError
 from goondan_tasks.fleet.pauses import Paused
-from workers.pool.pool import CallPool, refuse
+from workers.pool.pool import CallPool
+from workers.pool.refusal import refuse
 from workers.runtime import process_runtime
 
 

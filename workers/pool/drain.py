@@ -7,7 +7,6 @@ Only then is Celery told to shut down.
 """
 
 import math
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -25,11 +24,10 @@ from broker_config.hard_end import HardEnd
 from broker_config.process_identity import this_process
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.contract.errors import BrokerUnreachableError
-from goondan_tasks.fleet.agent_registry import ShutdownRequests
 from goondan_tasks.machine.process import sighup_ends_process
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
-from workers.pool.consumed_queues import PausedQueues, leave, queues_of, served_agents, stop_consuming
-from workers.pool.pool import refusing_without_threads
+from workers.pool.consumed_queues import stop_consuming
+from workers.pool.refusal import refusing_without_threads
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -183,12 +181,6 @@ class Drain(bootsteps.StartStopStep):
         return runtime.refreshes.close() or monotonic() >= longest
 
 
-def ask_to_drain(pool: Any) -> None:
-    """Drain as SIGTERM does, on the main thread; only once: a second signal ends the worker at once."""
-    if not pool.is_draining:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _is_busy(runtime: WorkerRuntime, pool: Any) -> bool:
     return pool.is_busy or runtime.delivery.result_writer.awaits_confirmation
 
@@ -202,33 +194,3 @@ def _settle(what: Callable[[], None]) -> None:
         what()
     except (RedisError, BrokerUnreachableError) as error:
         logger.warning("worker.not_settled", reason=str(error))  # the leases expire
-
-
-class ShutdownWatch:
-    """Carries out the shutdown requests for this worker; on the main thread."""
-
-    def __init__(self, requests: ShutdownRequests, consumer: Any, left: PausedQueues) -> None:
-        self._requests = requests
-        self._consumer = consumer
-        self._left = left
-        self._since = requests.now()
-        self._is_leaving = False
-
-    def look(self) -> None:
-        """Leave the agents that a shutdown request names, including those whose queues are paused.
-
-        Raises:
-            redis.exceptions.RedisError: Redis cannot be reached.
-        """
-        agents = sorted({*served_agents(self._consumer), *self._left.agents})
-        if self._is_leaving or not agents:
-            return
-        wanted = self._requests.agents_to_stop(self._consumer.hostname, agents, self._since)
-        if wanted:
-            logger.info("worker.shutdown_asked", reasons=wanted)
-        if len(wanted) == len(agents):
-            self._is_leaving = True
-            ask_to_drain(self._consumer.pool)
-        elif wanted:
-            self._left.give_up(wanted)
-            leave(self._consumer, {queue for agent in wanted for queue in queues_of(agent)})

@@ -24,8 +24,8 @@ from goondan_tasks.ledger.ledger import sweep_seconds
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents
-from workers.pool.drain import ShutdownWatch
-from workers.pool.pool import refuse
+from workers.pool.refusal import refuse
+from workers.pool.shutdown import ShutdownWatch
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)

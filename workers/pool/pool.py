@@ -5,15 +5,13 @@ Redis or runs a blocking handler, and none while its async handler waits. The se
 it.
 """
 
-import contextlib
 import ctypes
-import errno
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any
 
 import structlog
 from celery.concurrency.base import BasePool
@@ -52,6 +50,7 @@ from workers.outcome import outcome_of
 from workers.pool.intake import Intake, ReservedMessage
 from workers.pool.lead import Lead
 from workers.pool.monitoring import PlainEvents, count, sends_events, task_of_job, tell_claim, tell_start
+from workers.pool.refusal import refuse, refusing_without_threads
 from workers.progress_reporter import ProgressReporter
 from workers.runtime import WorkerRuntime, process_runtime
 
@@ -62,9 +61,6 @@ _M_ARENA_MAX = -8
 
 #: how many malloc arenas all threads share: only one thread holds the interpreter at a time anyway
 MOST_ARENAS = 2
-
-EXIT_CONFIGURATION = 3
-EXIT_BROKER_UNREACHABLE = 5
 
 #: the garbage is collected after this many new objects, which is about a hundred calls
 YOUNG_OBJECTS = 20_000
@@ -95,40 +91,6 @@ def runtime_or_exit() -> WorkerRuntime:
             return process_runtime()
     except (ConfigError, BrokerUnreachableError, OAuthStoreError) as error:
         refuse(error)
-
-
-def refuse(error: GoondanError) -> NoReturn:
-    """Log why this worker must not run, and raise SystemExit."""
-    logger.critical("worker.refused", code=error.code, reason=error.message, what_to_do=error.suggestion)
-    is_away = isinstance(error, BrokerUnreachableError)
-    raise SystemExit(EXIT_BROKER_UNREACHABLE if is_away else EXIT_CONFIGURATION) from error
-
-
-@contextlib.contextmanager
-def refusing_without_threads() -> Iterator[None]:
-    """Let the worker end at its start if the system has no thread or process left for one that it needs.
-
-    Raises:
-        SystemExit: it has none left.
-    """
-    try:
-        yield
-    except (RuntimeError, OSError) as error:
-        if not _is_shortage(error):
-            raise
-        refuse(
-            ConfigError(
-                f"The worker cannot start one of its threads or processes: {error}.",
-                suggestion="Raise the limit of processes: `ulimit -u`, the container's pids limit, or "
-                "TasksMax of its unit. A worker needs about 20, and one for each slot.",
-            )
-        )
-
-
-def _is_shortage(error: RuntimeError | OSError) -> bool:
-    if isinstance(error, OSError):  # of fork(2)
-        return error.errno in {errno.EAGAIN, errno.ENOMEM}
-    return "start new thread" in str(error)  # Python has no class for it
 
 
 class CallPool(BasePool):

@@ -12,8 +12,8 @@ from celery.worker.control import Panel
 
 from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError, ConfigError
 from workers.pool.consumed_queues import queues_of
-from workers.pool.drain import ask_to_drain
 from workers.pool.monitoring import job_info
+from workers.pool.shutdown import ask_to_drain
 from workers.runtime import process_runtime
 
 #: ``ok`` or ``error``, with a text

@@ -22,9 +22,9 @@ from workers.pool.drain import (
     SHUTDOWN_SECONDS,
     TURN_SECONDS,
     Drain,
-    ask_to_drain,
 )
-from workers.pool.pool import EXIT_CONFIGURATION
+from workers.pool.refusal import EXIT_CONFIGURATION
+from workers.pool.shutdown import ask_to_drain
 
 GRACE_SECONDS = 60.0
 

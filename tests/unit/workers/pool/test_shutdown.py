@@ -12,8 +12,8 @@ from broker_config.keys import Keys
 from goondan_tasks.fleet.agent_registry import ShutdownRequests
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.consumed_queues import PausedQueues
-from workers.pool.drain import ShutdownWatch
 from workers.pool.intake import note_shutdown
+from workers.pool.shutdown import ShutdownWatch
 
 
 @pytest.fixture
