@@ -291,7 +291,7 @@ class PendingCall:
             BrokerUnreachableError: Redis cannot be reached when the time is up, or refuses to work.
         """
         end = end_of_wait(timeout)
-        if self._follow_interim():
+        if self._is_known_as_interim():
             with self._retrying(end):
                 self.status()
         while True:
@@ -310,7 +310,7 @@ class PendingCall:
     async def wait(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result without blocking the event loop; raises as :meth:`result` does."""
         end = end_of_wait(timeout)
-        if self._follow_interim():
+        if self._is_known_as_interim():
             with self._retrying(end):
                 await self.in_thread(self.status)
         while True:
@@ -359,6 +359,11 @@ class PendingCall:
         if wait_pending and self._follow_interim():
             return None
         return self._read()
+
+    def _is_known_as_interim(self) -> bool:
+        """Follow interim results; return whether only the ledger has the last one."""
+        self._follow_interim()
+        return self._expected.after is not None and not self._expected.is_there
 
     def _follow_interim(self) -> bool:
         """Expect the result after the last interim one; return whether there was one."""

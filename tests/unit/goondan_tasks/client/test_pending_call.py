@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from unittest import mock
 
 import fakeredis
 import pytest
@@ -12,6 +13,7 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.client import pending_call
 from goondan_tasks.client.pending_call import CallService, PendingCall
+from goondan_tasks.client.results import Expected
 from goondan_tasks.contract.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.contract.output import Progress, report_of
@@ -131,6 +133,22 @@ def test_the_latest_of_several_interim_results_counts(waiting: Waiting) -> None:
 def test_waiting_for_the_final_result_ends_in_time(waiting: Waiting) -> None:
     with pytest.raises(WaitTimeout):
         waiting.hear("pending").result(0.05, wait_pending=True)
+
+
+def test_interim_result_is_returned_at_once_after_a_wait_for_the_final_one(
+    waiting: Waiting, calls: CallService
+) -> None:
+    call = waiting.suspend()
+    with pytest.raises(WaitTimeout):
+        call.result(0.05, wait_pending=True)
+    [another] = calls.pending([waiting.id])
+    there = list[bool]()
+
+    with mock.patch.object(calls.listener, "wait", lambda expected, seconds: there.append(expected.is_there)):
+        assert [one.result(0.05).status for one in (another, call)] == ["pending"] * 2
+    with mock.patch.object(Expected, "waking", side_effect=AssertionError("the task waits")):
+        assert asyncio.run(call.wait(30)).status == "pending"
+    assert there == [True, True]
 
 
 def test_an_event_loop_waits_for_the_final_result_too(waiting: Waiting) -> None:
