@@ -1,6 +1,7 @@
 """Built-in tools as a worker calls them: arguments checked, handler run, result written as JSON."""
 
 import asyncio
+import functools
 import inspect
 import json
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ class CallTool(Protocol):
         """Return the handler's result."""
 
 
+@functools.cache
 def tool_resources() -> dict[str, JsonObject]:
     """Read every Tool of the package, by name."""
     root = Path(workers.builtin.__path__[0])
