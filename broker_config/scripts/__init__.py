@@ -3,14 +3,15 @@
 # redis-py leaves the methods of its connections untyped
 # mypy: disable-error-code="no-untyped-call"
 
+import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import hiredis
 from redis import Redis
@@ -40,9 +41,14 @@ class Script:
     @classmethod
     def read(cls, folder: Traversable, *names: str) -> "Script":
         """Read a script that consists of the files ``<name>.lua`` of a folder, or of this package."""
-        own = {name: folder / f"{name}.lua" for name in names}
-        found = (file if file.is_file() else _FOLDER / f"{name}.lua" for name, file in own.items())
-        return cls.of("\n".join(file.read_text("utf-8") for file in found))
+        return cls.of("\n".join(_text_of(cast("Hashable", folder), name) for name in names))
+
+
+@functools.cache
+def _text_of(folder: Any, name: str) -> str:
+    """Read a file once: a process may have many clients, and each has all scripts."""
+    own = folder / f"{name}.lua"
+    return (own if own.is_file() else _FOLDER / f"{name}.lua").read_text("utf-8")
 
 
 T = TypeVar("T")
