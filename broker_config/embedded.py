@@ -233,7 +233,8 @@ class EmbeddedRedis:
 
     def _end_process(self) -> None:
         if self._process is not None:
-            end_processes([self._process], STOP_SECONDS)
+            # what a temporary directory holds is not needed any more, not even complete
+            end_processes([self._process], 0.0 if self._given_directory is None else STOP_SECONDS)
 
     def __enter__(self) -> Self:
         return self.start()
