@@ -3,7 +3,6 @@
 from typing import Any
 
 from goondan_tasks.authoring.extension_api import ToolCallContext
-from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.messages import Message
 from workers.job import Job
 
@@ -49,19 +48,3 @@ class JobCallContext(ToolCallContext):
             metadata={},
         )
         return context
-
-
-def call_context(run: Run) -> ToolCallContext:
-    """Return the context of a call for its middlewares."""
-    call = run.call
-    return ToolCallContext(
-        call.tool_name,
-        call.shown_id,
-        call.args,
-        call.agent_name,
-        call.instance_key,
-        call.turn_id,
-        call.trace_id,
-        call.step_id,
-        run.message,
-    )

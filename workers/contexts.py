@@ -1,7 +1,7 @@
 """The contexts of runs: what the handler of a tool or an agent is given."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -9,65 +9,28 @@ from time import time
 from typing import Any
 
 from goondan_tasks.authoring.agent_api import AgentContext
-from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.authoring.tool_api import AgentRuntime, ToolContext
-from goondan_tasks.authoring.v1_api import V1ToolContext
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.contract.call_fields import shown_id
 from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.conversation import Conversation, ConversationFiles
 from goondan_tasks.contract.errors import HandoffError, ToolTimeoutError
-from goondan_tasks.contract.events import event_of, is_event
+from goondan_tasks.contract.events import event_of
 from goondan_tasks.contract.messages import JsonObject, Message, assistant_message_wire, iso_time
-from goondan_tasks.contract.names import STEP_TOOL, callback_url
+from goondan_tasks.contract.names import callback_url
 from workers.agents.call_services import CallServices, SwarmServices
-from workers.agents.waits import Waits
-from workers.cancellation import Cancellation
-from workers.concurrency.event_loop import RunOnThread, is_on_loop
-from workers.concurrency.slots import KeptSlot, ReleaseSlot
-from workers.concurrency.threads import on_new_thread
+from workers.concurrency.event_loop import is_on_loop
+from workers.concurrency.waits import Waits
 from workers.instances.workdirs import InstanceWorkdirs, OpenWait
-from workers.kept_lines import logger_of
-from workers.plain_context import PlainContext
+from workers.job import Job
+from workers.plain_context import ContextServices, PlainContext
 from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
-from workers.progress_reporter import ProgressReporter
 from workers.thinking.turn import Thinking
 from workers.tools.registered_tool import RegisteredTool
-from workers.turns.turns import TurnState
-from workers.v1.handlers import OlderContext, handler_of_older, let_go
+from workers.v1.handlers import OlderContext, handler_of_older
 
 _NOTHING: dict[str, Any] = {}
-
-
-def _nothing() -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class RunServices:
-    """The parts of the worker that a run uses."""
-
-    cancellation: Cancellation
-    reporter: ProgressReporter
-    #: releases the run's slot while it waits
-    release_slot: ReleaseSlot = KeptSlot
-    #: runs blocking work after the run has moved to the event loop
-    on_thread: RunOnThread = on_new_thread
-    #: called when the handler begins
-    on_begin: Callable[[], object] = _nothing
-    #: the token of the run's claim
-    claim_token: str = ""
-    #: the state of the Turn, if the run handles an event
-    turn: TurnState = field(default_factory=TurnState)
-
-    def only_waiting(self) -> Waits:
-        """Return the waits of a run that does nothing but wait."""
-        return Waits(self.release_slot, lambda: self.cancellation.is_over)
-
-    def waits(self, deadline: datetime) -> Waits:
-        """Return the waits of a run that must end at ``deadline``."""
-        return Waits(self.release_slot, lambda: self.cancellation.is_over or datetime.now(UTC) >= deadline)
 
 
 @dataclass(eq=False)
@@ -105,41 +68,25 @@ class ContextFactory:
         """Return whether the table of instances was asked about this one a moment ago."""
         return self.workdirs.knows(agent, instance_key)
 
-    def make(
-        self,
-        run: Run,
-        tool: RegisteredTool,
-        services: RunServices,
-        *,
-        limit_seconds: float,
-        around: ToolCallContext | None = None,
-    ) -> Any:
-        """Make the ToolContext or AgentContext of a run that begins now, and its workdir on first use.
-
-        A v1 tool gets a V1ToolContext (002 §4.3), made with the context of the functions ``around`` it.
-        Opening a Step for a producer takes only the call.
+    def make(self, job: Job, services: ContextServices) -> Any:
+        """Make the ToolContext or AgentContext of a call whose handler begins now, and its workdir.
 
         It may block as long as :meth:`InstanceWorkdirs.open` does.
 
         Raises:
             ToolError, OSError: the workdir cannot be opened, or the event is not valid.
         """
-        if run.call.tool_name == STEP_TOOL:
-            return run.call
-        call, patience = run.call, OpenWait(limit_seconds, services.cancellation)
+        run, plan, limit_seconds = job.claim.run, job.planned, job.seconds_left
+        patience = OpenWait(limit_seconds, job.cancellation)
+        workdir = self.workdirs.open(job.agent, run.call.instance_key, patience)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
-        workdir = self.workdirs.open(call.agent_name, call.instance_key, patience)
-        if is_event(call):
-            return self._agent_context(run, services, workdir, deadline=deadline, is_async=tool.is_async)
-        context = self._tool_context(run, tool, services, workdir, deadline=deadline)
-        if tool.bound.is_v1:
-            return self.older(tool.bound, call, context, around)
-        return context
+        make = self._agent_context if plan.is_turn else self._tool_context
+        return make(job, services, workdir, deadline)
 
     def wire(
         self, call: JsonObject, call_id: str, token: str, queued_at: float, *, limit_seconds: float
     ) -> JsonObject:
-        """Return the context of a plain call that begins now, as ``machine/node/context.mjs`` reads it.
+        """Return the context of a call that begins now, as ``machine/node/context.mjs`` reads it.
 
         Raises:
             ToolError, OSError: there is no way to a workdir.
@@ -182,25 +129,19 @@ class ContextFactory:
         """Return the handler of a v1 tool for its plan: each call gets a context of its version."""
         return handler_of_older(tool, limit_seconds, self.older)
 
-    def let_go(self, context: Any) -> None:
-        """End what the context has begun for a run that has ended."""
-        if isinstance(context, V1ToolContext):
-            let_go(context)
-
     def _agent_context(
-        self, run: Run, services: RunServices, workdir: Path, *, deadline: datetime, is_async: bool
+        self, job: Job, services: ContextServices, workdir: Path, deadline: datetime
     ) -> AgentContext:
-        call = run.call
+        run, call, cancellation = job.claim.run, job.claim.run.call, job.ensure_cancellation()
         if self.swarm_services is None:
             raise HandoffError("An agent is run by a worker only.")
-        waits = services.waits(deadline)
         call_services = self.swarm_services.for_run(
             run,
             workdir,
-            waits,
-            services.cancellation,
-            is_async=is_async,
-            state=services.turn,
+            _waits(job, services, deadline),
+            cancellation,
+            is_async=job.planned.tool.is_async,
+            state=job.ensure_turn_state(),
         )
         return AgentContext(
             agent_name=call.agent_name,
@@ -210,23 +151,21 @@ class ContextFactory:
             correlation_id=call.correlation_id,
             event=event_of(call, run.clock()),
             workdir=workdir,
-            logger=logger_of(run),
+            logger=services.logger(job),
             runtime=call_services.runtime,
             tools=call_services.tools,
-            progress=services.reporter,
+            progress=services.progress(job),
             auth=call.auth,
             origin=call.origin,
             deadline=deadline,
-            _is_cancelled=services.cancellation.is_set,
+            _is_cancelled=cancellation.is_set,
             _step=call_services.step,
-            **self._model(run, services, workdir, call_services),
+            **self._model(job, workdir, call_services),
         )
 
-    def _model(
-        self, run: Run, services: RunServices, workdir: Path, call_services: CallServices
-    ) -> dict[str, Any]:
+    def _model(self, job: Job, workdir: Path, call_services: CallServices) -> dict[str, Any]:
         """Return the prompt and the model of an agent, as fields of its context."""
-        thinking, call = self.thinking, run.call
+        thinking, call, state = self.thinking, job.claim.run.call, job.ensure_turn_state()
         if thinking is None:
             return {}
         names = {
@@ -236,17 +175,18 @@ class ContextFactory:
             "workdir": str(workdir),
         }
         if call_services.tools.is_async and thinking.bundle.agents[call.agent_name].spec.configuration:
-            services.turn.ask_model = partial(thinking.ask, workdir, call_services.tools, services.turn)
+            state.ask_model = partial(thinking.ask, workdir, call_services.tools, state)
         return {
             "prompt": thinking.prompt(call.agent_name, names),
             "model": thinking.model(call.agent_name),
-            "_think": partial(thinking.think, run=run, tools=call_services.tools, state=services.turn),
+            "_think": partial(thinking.think, run=job.claim.run, tools=call_services.tools, state=state),
         }
 
     def _tool_context(
-        self, run: Run, tool: RegisteredTool, services: RunServices, workdir: Path, *, deadline: datetime
+        self, job: Job, services: ContextServices, workdir: Path, deadline: datetime
     ) -> ToolContext:
-        call, cancellation = run.call, services.cancellation
+        run, call, tool = job.claim.run, job.claim.run.call, job.planned.tool
+        cancellation = job.ensure_cancellation()
         environment = partial(self.confinement.environment, call.agent_name, tool.bound)
         sandbox = self.confinement.sandbox(tool.bound, workdir)
         return ToolContext(
@@ -257,22 +197,22 @@ class ContextFactory:
             tool_call_id=call.shown_id,
             message=run.message,
             workdir=workdir,
-            logger=logger_of(run),
+            logger=services.logger(job),
             run_process=ProcessRunner(workdir, deadline, cancellation, environment, sandbox),
-            progress=services.reporter,
+            progress=services.progress(job),
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
-            **self._reach(run, workdir, services, deadline=deadline, is_async=tool.is_async),
-            **self._callback(run, services),
+            **self._reach(job, services, workdir, deadline),
+            **self._callback(job),
         )
 
-    def _callback(self, run: Run, services: RunServices) -> dict[str, Any]:
+    def _callback(self, job: Job) -> dict[str, Any]:
         if self.public_url is None:
             return _NOTHING
-        return {"_callback_url": partial(callback_url, self.public_url, run.id, services.claim_token)}
+        return {"_callback_url": partial(callback_url, self.public_url, job.id, job.token)}
 
     def _reach(
-        self, run: Run, workdir: Path, services: RunServices, *, deadline: datetime, is_async: bool
+        self, job: Job, services: ContextServices, workdir: Path, deadline: datetime
     ) -> dict[str, Any]:
         """Return the field that makes ``ctx.runtime`` on first use: few tools use it."""
         swarm_services = self.swarm_services
@@ -281,15 +221,24 @@ class ContextFactory:
 
         @cache
         def make() -> AgentRuntime:
-            waits = services.waits(deadline)
-            own = swarm_services.for_run(run, workdir, waits, services.cancellation, is_async=is_async)
+            waits, cancellation = _waits(job, services, deadline), job.ensure_cancellation()
+            is_async = job.planned.tool.is_async
+            own = swarm_services.for_run(job.claim.run, workdir, waits, cancellation, is_async=is_async)
             return own.runtime
 
         return {"_reach": make}
 
 
+def _waits(job: Job, services: ContextServices, deadline: datetime) -> Waits:
+    """Return the waits of a run that must end at ``deadline``."""
+    cancellation = job.ensure_cancellation()
+    return Waits(
+        partial(services.release_slot, job), lambda: cancellation.is_over or datetime.now(UTC) >= deadline
+    )
+
+
 def _message_of(call: JsonObject, queued_at: float) -> JsonObject:
-    """Return the message that holds a plain call, as :attr:`Run.message` makes it."""
+    """Return the message that holds a call, as :attr:`Run.message` makes it."""
     if call.get("message") is not None:
         return Message.from_wire(call["message"]).to_wire()
     said_in = call.get("stepId") or call["turnId"]

@@ -1,141 +1,66 @@
-"""The executor takes a call through five steps to its one result. It never raises.
+"""Runs the calls of one revision of the bundle by their plans, each to its one result.
 
 1. guard: is the tool in the Step's catalog (003 §7)? It fails closed, before any middleware.
-2. pipeline: the ``toolCall`` middlewares, an onion around the other steps (003 §6).
+2. pipeline: the ``toolCall`` middlewares, an onion around the other steps (003 §6); for an event, the Turn's.
 3. arguments: checked against the tool's JSON Schema, after middlewares may have changed them.
 4. handler: ``handler(ctx, input)``, in the instance's workdir.
 5. outcome: the value or the exception becomes the ToolCallResult (003 §8); a large output becomes a file.
 
-Calls that have a plan take a shorter path to the same result (:mod:`workers.plans` says which have none).
+What a call does not need is not in its plan (:mod:`workers.plans`). A call is run on the thread that begins
+it. If its handler or a middleware is async, or its handler runs in another process, it is run on the event
+loop as a whole, and a blocking handler beside it.
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any
 
-import structlog
-
+from broker_config import serializer
 from goondan_tasks.authoring.extension_api import ToolCallContext
-from goondan_tasks.bundle import BoundTool
-from goondan_tasks.contract.calls import Run, with_meta
-from goondan_tasks.contract.errors import (
-    ToolInputValidationError,
-)
-from goondan_tasks.contract.events import handling_agent, is_event
+from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.calls import with_meta
+from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.contract.failure import (
     DEFAULT_MESSAGE_LIMIT,
     with_error_in_output,
     with_error_in_output_by_name,
 )
-from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.contract.names import SYSTEM_TOOL
-from workers.call_onion import call_context
-from workers.cancellation import Cancellation, Watch, timed_out, way_timed_out
+from goondan_tasks.contract.output import may_be_pending
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
+from workers.call_onion import HandlerValue, JobCallContext
+from workers.cancellation import Watch
 from workers.concurrency.event_loop import (
+    EventLoopThread,
+    RunOnThread,
     beside_loop,
+    drive,
     is_on_loop,
     move_to_loop,
 )
-from workers.concurrency.slots import Wait
-from workers.contexts import ContextFactory, RunServices
+from workers.concurrency.threads import on_new_thread
+from workers.contexts import ContextFactory
 from workers.endings import Endings
-from workers.extensions.events import (
-    EventListeners,
-    running,
-    tell_called,
-    tell_completed,
-)
+from workers.extensions.events import EventListeners, running, tell_called, tell_completed
 from workers.extensions.pipelines import AgentPipelines
-from workers.forks import end_fork
-from workers.outcome import awaited_outcome
+from workers.instances.workdirs import OpenWait
+from workers.job import Job, result_of
+from workers.outcome import FunctionOutcome, outcome_of
+from workers.plain_context import ContextServices
+from workers.plan import Handle, Plan
 from workers.plans import Plans
-from workers.processes.isolation import IsolatedTool
 from workers.thinking.model_request import ModelAnswer
-from workers.tools.dynamic_tools import turn_of
-from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
-from workers.turns.catalog_guard import CatalogGuard
-from workers.turns.pipeline import Layer, MiddlewareServices
-from workers.turns.turns import Turns
+from workers.turns.pipeline import Core, MiddlewareServices, Shape, blocking, compose
+from workers.turns.turns import around_turn
 
-logger = structlog.get_logger(__name__)
-
-T = TypeVar("T")
-
-#: how long an async handler that is cancelled at its limit may take to end before the call ends without it
-PATIENCE_SECONDS = 1.0
-
-
-class StartMark(Protocol):
-    """Marks the run as started just before code around it begins (``Delivery.start``)."""
-
-    def __call__(self, *, has_begun: bool = False) -> float:
-        """Return until when the mark is fresh, by ``time.monotonic()``."""
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """A run and how far it has come: whenever it fails, its result is made from this."""
-
-    run: Run
-    mark_started: StartMark
-    watch: Watch
-    services: RunServices
-    message_limit: int = DEFAULT_MESSAGE_LIMIT
-    limit_seconds: float = 0.0
-    #: ``time.monotonic()`` until which the mark "started" lets code begin; 0 before there is one
-    fresh_until: float = 0.0
-    #: when its handler began
-    started_at: float | None = None
-    #: whether blocking code runs for it on a thread, which must not be abandoned
-    is_beside_loop: bool = False
-    is_interruptible: bool = False
-    #: the timer of an async handler while it is awaited
-    timer: asyncio.Timeout | None = None
-    #: whether the async handler needs no slot
-    only_waits: bool = False
-    #: whether it is a tool call, which extensions are told of
-    is_told: bool = False
-    #: whether the output of an error describes it, too, as in the older version
-    repeats_errors: bool = False
-    #: the context of the middlewares around the call
-    around: ToolCallContext | None = None
-    #: the context that the handler was called with
-    context: Any = None
-
-    @property
-    def is_past_limit(self) -> bool:
-        """Whether the async handler was cancelled and cleans up; another cancel would interrupt that."""
-        return self.timer is not None and self.timer.expired()
-
-    def mark(self) -> None:
-        """Mark the run as started: its middlewares may have effects, too (DESIGN "Delivery" rule 4).
-
-        Before the handler the mark is set again if it is old: middlewares may have taken long, and the
-        process may have been frozen.
-        """
-        if monotonic() >= self.fresh_until:
-            self.fresh_until = self.mark_started(has_begun=bool(self.fresh_until))
-
-    async def move_to_loop(self) -> None:
-        """Continue on the event loop, in a task that is cancelled with the call."""
-        await move_to_loop()
-        if not self.is_interruptible:
-            self.is_interruptible = True
-            self._interrupt_with(self.services.cancellation)
-
-    def _interrupt_with(self, cancellation: Cancellation) -> None:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-
-        def interrupt() -> None:
-            if task is not None and not (self.is_beside_loop or self.is_past_limit):
-                task.cancel()
-
-        cancellation.on_cancel(lambda: loop.call_soon_threadsafe(interrupt))
+#: marks a call as started, for the first time or since its mark is old; may raise a GoondanError
+Mark = Callable[[Job], None]
 
 
 @dataclass(eq=False)
@@ -144,203 +69,307 @@ class Executor:
 
     registry: Registry
     contexts: ContextFactory
-    guard: CatalogGuard
     pipelines: AgentPipelines
     events: EventListeners
-    turns: Turns
     endings: Endings
-    #: how plain calls are run
-    plans: Plans
+    event_loop: EventLoopThread
+    #: how calls are run
+    plans: Plans = field(init=False)
 
-    async def execute(
-        self, run: Run, mark_started: StartMark, *, watch: Watch, services: RunServices
-    ) -> ToolCallResult:
-        """Run the call; whatever happens becomes its result.
+    def __post_init__(self) -> None:
+        self.plans = Plans(self.registry, self.contexts, self.pipelines, self.events, self.endings, self)
 
-        An async handler is cancelled at its limit and with its call. A blocking one cannot be cancelled, and
-        an async one may not end then: ``watch`` enforces the limit of both, and the call is answered while
-        the handler still runs.
+    # Before anything around a call begins.
+
+    def prepare(self, job: Job, watch: Watch, mark: Mark) -> ToolCallResult | None:
+        """Plan a call whatever that takes, and mark it as started; this may block.
+
+        Return the result of a call that ends before that: it may not be called, its arguments are wrong, it
+        waits for an approval, or it must not begin any more. ``watch`` limits the middlewares that register
+        the tools of its Step.
         """
-        attempt = _Attempt(run, mark_started, watch, services)
-        outcome = await awaited_outcome(self._through_steps(attempt))
-        if outcome.error is None:
-            result = outcome.get()
+        running.set(job)
+        ended = outcome_of(partial(self._prepare, job, watch, mark))
+        return ended.get() if ended.error is None else self._refusal(job, ended.error)
+
+    def _prepare(self, job: Job, watch: Watch, mark: Mark) -> ToolCallResult | None:
+        plan = self.plans.prepared(job, watch)
+        early = self.early_result(job, plan)
+        if early is not None:
+            return early
+        if plan.needs_mark:
+            mark(job)
         else:
-            cause = services.cancellation.error or outcome.error
-            result = self.endings.of_error(run, cause, attempt.message_limit, attempt.started_at)
-        if result.status == "error":
-            mirrored = with_error_in_output if attempt.repeats_errors else with_error_in_output_by_name
-            result = mirrored(result)
-        turn = services.turn
-        if turn.usage:
-            reason = turn.finish_reason or (None if result.error is None else "error")
-            result = with_meta(result, usage=dict(turn.usage), finish_reason=reason)
-        self.contexts.let_go(attempt.context)
-        services.reporter.flush()
-        if attempt.is_told:
-            tell_completed(self.events, run.call, result)
-        return result
+            job.start_unmarked()
+        return None
 
-    async def _through_steps(self, attempt: _Attempt) -> ToolCallResult:
-        """Take the call through its five steps; anything may be raised."""
-        run, services = attempt.run, attempt.services
-        running.set(run)
-        bound = self.guard.admit(run.call, attempt.watch)
-        attempt.message_limit = bound.tool.spec.error_message_limit
-        attempt.is_told = bound.tool.name != SYSTEM_TOOL
-        attempt.repeats_errors = bound.is_v1
-        if attempt.is_told:
-            tell_called(self.events, run.call)
-            result = await self._through_middlewares(attempt, bound)
-            untold = self.endings.untold(run)
-            if untold:
-                await _may_block(attempt, partial(self.endings.tell, run, untold))
-        elif is_event(run.call):
-            handle = partial(self._handle, attempt, run.call.args)
-            within = partial(self._limited, attempt, bound)
-            services.turn.conversation = await _may_block(attempt, partial(self.contexts.conversation, run))
-            await _may_block(attempt, attempt.mark)
-            answer = await self.turns.around(
-                run,
-                handle,
-                within=within,
-                cancellation=services.cancellation,
-                on_thread=services.on_thread,
-                state=services.turn,
-            )
-            if services.turn.conversation is not None:  # middlewares may have changed it since
-                await _may_block(attempt, services.turn.conversation.end)
-            result = run.ok(answer, attempt.started_at)
+    def early_result(self, job: Job, plan: Plan) -> ToolCallResult | None:
+        """Return the result of a call with invalid arguments, or of one that waits for an approval.
+
+        ``None`` if its handler may begin, or if anything is around the call: that comes first, and
+        middlewares may change the arguments.
+        """
+        if plan.is_wrapped:
+            return None
+        faults = plan.tool.arguments.faults(job.read()["args"])
+        if faults:
+            return self._refusal(job, ToolInputValidationError("; ".join(faults)))
+        held = self.endings.suspension.hold(job.claim.run, plan.tool.bound) if plan.asks else None
+        return None if held is None else self.endings.suspension.result(job.claim.run, held, None)
+
+    def _refusal(self, job: Job, error: BaseException) -> ToolCallResult:
+        """Return the result of a call that ends with an error before anything around it has begun."""
+        plan, cause = job.plan, None if job.cancellation is None else job.cancellation.error
+        limit = DEFAULT_MESSAGE_LIMIT if plan is None else plan.message_limit
+        return _mirrored(self.endings.of_error(job.claim.run, cause or error, limit, None), plan)
+
+    # What contexts are made of.
+
+    def workdir(self, job: Job) -> Path:
+        """Return the workdir of a call, made on first use; raises as ``InstanceWorkdirs.open``."""
+        patience = OpenWait(job.seconds_left, job.cancellation)
+        return self.contexts.workdirs.open(job.agent, job.read()["instanceKey"], patience)
+
+    def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
+        """Make the context of a call for a handler in another process; this may block."""
+        return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
+
+    def context(self, job: Job, services: ContextServices) -> Any:
+        """Make the whole ToolContext or AgentContext of a call; this may block."""
+        return self.contexts.make(job, services)
+
+    # Running.
+
+    def run(self, job: Job, plan: Plan, context: ToolContext, mark_again: Mark) -> bytes | ToolCallResult:
+        """Run a call on this thread; return its result, as JSON if nothing is special about it."""
+        running.set(job)
+        called = partial(self._called, job, plan, context, mark_again)
+        outcome = outcome_of(partial(plan.detector.timed, called))
+        result = self.plain_result(job, plan, outcome)
+        return self.general_result(job, plan, outcome) if result is None else result
+
+    def _called(self, job: Job, plan: Plan, context: ToolContext, mark_again: Mark) -> Any:
+        """Run the handler of a call, within what is around it, if anything is."""
+        if not plan.is_wrapped:
+            return plan.handler(job.original if plan.takes_call else context, job.read()["args"])
+
+        async def handle(arguments: JsonObject) -> Any:
+            here = partial(plan.handler, context, arguments)
+            return await beside_loop(here, on_new_thread) if is_on_loop() else here()
+
+        coroutine = self._wrapped(job, plan, handle, on_new_thread, mark_again)
+        ended = drive(coroutine)
+        if ended is not None:
+            return ended[0]
+        plan.on_loop = True  # something plain has awaited something; the next calls begin there
+        return self.event_loop.submit(coroutine).result()
+
+    async def run_on_loop(
+        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: Mark
+    ) -> Any:
+        """Run a call on the event loop; ``beside`` runs plain middlewares, which may block."""
+        running.set(job)
+        if plan.is_wrapped:
+            return await self._wrapped(job, plan, handle, beside, mark_again)
+        return await handle(job.read()["args"])
+
+    async def _wrapped(
+        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: Mark
+    ) -> Any:
+        """Return the handler's value, or the result that what is around it has given instead."""
+        begin = partial(self._begin, job, plan, handle, beside, mark_again)
+        return await (self._turn if plan.is_turn else self._onion)(job, plan, begin, beside)
+
+    async def _begin(
+        self,
+        job: Job,
+        plan: Plan,
+        handle: Handle,
+        beside: RunOnThread,
+        mark_again: Mark,
+        arguments: JsonObject,
+    ) -> Any:
+        """Run the handler of a call that something is around; its arguments are valid."""
+        if not job.is_fresh:  # middlewares have taken long, and the process may have been frozen
+            again = partial(mark_again, job)
+            await beside_loop(again, beside) if is_on_loop() else again()
+        job.begin_handler()
+        try:
+            value = await handle(arguments)
+            if not plan.is_awaited and inspect.isawaitable(value):
+                plan.await_handler()
+                await move_to_loop()
+                value = await value
+            return value
+        finally:
+            job.end_handler()
+
+    async def _turn(self, job: Job, plan: Plan, begin: Handle, beside: RunOnThread) -> ToolCallResult:
+        """Handle an event within the agent's turn middlewares (003 §6)."""
+        run, state = job.claim.run, job.ensure_turn_state()
+        answer = await around_turn(
+            run,
+            partial(begin, job.read()["args"]),
+            self.pipelines,
+            self.events,
+            cancellation=job.ensure_cancellation(),
+            on_thread=beside,
+            state=state,
+        )
+        if state.conversation is not None:  # middlewares may have changed it since
+            await _to_its_end(state.conversation.end, beside)
+        return run.ok(answer, job.started_at)
+
+    async def _onion(self, job: Job, plan: Plan, begin: Handle, beside: RunOnThread) -> Any:
+        """Run a tool call within its middlewares, and tell listeners of it."""
+        if plan.is_heard:
+            tell_called(self.events, job.original)
+
+        async def core(around: ToolCallContext) -> Any:
+            arguments = _valid(plan, around.args)
+            if plan.asks:
+                held = self.endings.suspension.hold(job.claim.run, plan.tool.bound)
+                if held is not None:
+                    return self.endings.of_value(job.claim.run, held, None)
+            job.around = around
+            value = await begin(arguments)
+            is_seen = is_on_loop() or plan.older is not None
+            return self._shown(job, value) if is_seen else HandlerValue(value)
+
+        def shape(answer: Any) -> Any:
+            if isinstance(answer, HandlerValue) or answer is job.shown:
+                return answer
+            return self.endings.of_middleware(job.claim.run, answer, plan.message_limit, job.started_at)
+
+        if plan.older is None:
+            chain = compose(plan.layers, core, on_thread=beside, shape=shape)
         else:
-            answer = await self._handle(attempt, run.call.args)
-            if isinstance(answer, ModelAnswer):
-                services.turn.usage.update(answer.usage)
-                services.turn.finish_reason = answer.finish_reason
-                answer = answer.to_wire()
-            result = run.ok(answer, attempt.started_at)
-        return await self.endings.storable(run, result, bound)
+            chain = self._within_older(job, plan, core, beside, shape)
+        answer = await chain(JobCallContext.of(job))
+        return HandlerValue(job.output) if answer is job.shown else answer
 
-    async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
-        """Run the handler inside the agent's middlewares."""
-        run, services = attempt.run, attempt.services
-
-        async def core(context: ToolCallContext) -> ToolCallResult:
-            attempt.around = context
-            return self.endings.of_value(run, await self._handle(attempt, context.args), attempt.started_at)
-
-        def shape(answer: Any) -> ToolCallResult:
-            return self.endings.of_middleware(run, answer, attempt.message_limit, attempt.started_at)
+    def _within_older(
+        self, job: Job, plan: Plan, core: Core[Any], beside: RunOnThread, shape: Shape
+    ) -> Core[ToolCallContext]:
+        """Wrap the core of a call in its middlewares and the functions of older extensions."""
+        run = job.claim.run
 
         def failed(error: BaseException) -> ToolCallResult:
-            return self.endings.of_error(run, error, attempt.message_limit, attempt.started_at)
+            return self.endings.of_error(run, error, plan.message_limit, job.started_at)
 
-        of_run = MiddlewareServices(services.cancellation, services.on_thread, shape, failed)
-        wrapped = self.pipelines.around_call(run, of_run, core)
-        if wrapped is None:
-            return self.endings.of_value(run, await self._handle(attempt, run.call.args), attempt.started_at)
-        await _may_block(attempt, attempt.mark)
-        call, functions = wrapped
-        result: ToolCallResult = await self._limited(
-            attempt, bound, functions, partial(call, call_context(run))
-        )
+        services = MiddlewareServices(job.ensure_cancellation(), beside, shape, failed)
+        # its extensions may have been unloaded since
+        return self.pipelines.around_call(run, services, core) or core
+
+    def _shown(self, job: Job, value: Any) -> ToolCallResult:
+        """Return the result that async middlewares see of a handler's value."""
+        result = self.endings.of_value(job.claim.run, value, job.started_at)
+        if result.status == "ok":
+            job.shown, job.output = result, value
         return result
 
-    async def _limited(
-        self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
-    ) -> Any:
-        """Go through middlewares, which may take as long again as the handler; a cancel ends them."""
-        limit = 2 * self.contexts.limit_seconds(attempt.run, bound)
-        call_off = attempt.watch(limit, way_timed_out)
+    # Results.
+
+    def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
+        """Return the result of a call as JSON; ``None`` if more has to be done about it."""
+        if outcome.error is not None:
+            return None
+        value = outcome.get()
+        if plan.is_wrapped:
+            if plan.is_heard or not isinstance(value, HandlerValue):
+                return None
+            value = value.value
+        is_plain = job.is_plain and job.approved_by is None and self.plans.is_current(plan)
+        if not is_plain or may_be_pending(value):
+            return None
+        dynamic = self.registry.dynamic
+        if dynamic.has_turns and dynamic.untold(job.agent, job.turn):
+            return None
         try:
-            if any(layer.is_async for layer in layers):
-                await attempt.move_to_loop()
-            return await call()
-        finally:
-            call_off()
+            output = serializer.encode(value, serializer.DEEPEST)
+        except serializer.NotJsonError:
+            return None
+        if len(output) > self.endings.outputs.max_bytes or KNOWN_SECRETS.may_be_in(output):
+            return None
+        job.output, job.output_text = value, output
+        return result_of(job, job.read(), output.decode())
 
-    async def _handle(self, attempt: _Attempt, arguments: Any) -> Any:
-        """Check the arguments and run the handler; on the loop, blocking parts run on another thread."""
-        try:
-            value = await _may_block(attempt, partial(self._begin, attempt, arguments))
-            return await _awaited(value, attempt) if inspect.isawaitable(value) else value
-        finally:
-            end_fork()
+    def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
+        """Return the result of a call, whatever it has returned or raised; this may block."""
+        result = _mirrored(self._described(job, plan, outcome), plan)
+        state = job.turn_state
+        if state is not None and state.usage:
+            reason = state.finish_reason or (None if result.error is None else "error")
+            result = with_meta(result, usage=dict(state.usage), finish_reason=reason)
+        if plan.tool.bound.tool.name != SYSTEM_TOOL:
+            running.set(job)
+            tell_completed(self.events, job.original, result)
+        return result
 
-    def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
-        """Run a blocking handler to its end, or return the awaitable of an async one."""
-        run, services = attempt.run, attempt.services
-        services.cancellation.require_wanted()  # a middleware may have taken too long
-        tool, names = self._tool(attempt), (run.call.agent_name, run.call.tool_name)
-        faults = tool.arguments.faults(arguments)
-        if faults:
-            raise ToolInputValidationError("; ".join(faults))
-        held = self.endings.suspension.hold(run, tool.bound)
-        if held is not None:
-            return held
-        limit = attempt.limit_seconds = self.contexts.limit_seconds(run, tool.bound)
-        attempt.mark()
-        attempt.started_at = run.clock()
-        services.on_begin()
-        # the limit counts from here
-        attempt.context = context = self.contexts.make(
-            run, tool, services, limit_seconds=limit, around=attempt.around
-        )
-        if isinstance(tool.handler, IsolatedTool):
-            handle = partial(tool.handler.run, limit_seconds=limit, cancellation=services.cancellation)
-            return self.plans.detector(*names).timed(partial(handle, context, arguments))
-        if tool.is_async:
-            attempt.only_waits = tool.only_waits
-            return tool.handler(context, arguments)
-        call_off = attempt.watch(limit)
-        try:
-            return self.plans.detector(*names).timed(partial(tool.handler, context, arguments))
-        finally:
-            call_off()
+    def _described(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
+        run, endings = job.claim.run, self.endings
 
-    def _tool(self, attempt: _Attempt) -> RegisteredTool:
-        call, cancellation = attempt.run.call, attempt.services.cancellation
-        agent, name, turn = call.agent_name, call.tool_name, turn_of(call)
-        limit = partial(self.contexts.limit_seconds, attempt.run)
-        return self.registry.ready(agent, name, turn) or self.registry.tool(
-            agent, name, turn=turn, limit=limit, cancellation=cancellation
-        )
+        def result() -> ToolCallResult:
+            made = self._of_value(job, plan, outcome.get())
+            untold = endings.untold(run)
+            if untold:
+                endings.tell(run, untold)
+            return blocking(endings.storable(run, made, plan.tool.bound))
+
+        ended = outcome_of(result)
+        if ended.error is None:
+            return ended.get()
+        cause = job.cancellation.error if job.cancellation is not None else None
+        return endings.of_error(run, cause or ended.error, plan.message_limit, job.started_at)
+
+    def _of_value(self, job: Job, plan: Plan, value: Any) -> ToolCallResult:
+        if isinstance(value, HandlerValue):
+            value = value.value
+        elif plan.is_wrapped:
+            made: ToolCallResult = value
+            return made
+        if not plan.is_awaited and inspect.isawaitable(value):  # a plain function returned one
+            plan.await_handler()
+            value = self.event_loop.submit(_awaited(value)).result()
+        if isinstance(value, ModelAnswer):
+            answered = job.claim.run.ok(value.to_wire(), job.started_at)
+            job.ensure_turn_state().note(value.usage, value.finish_reason)
+            return answered
+        return self.endings.of_value(job.claim.run, value, job.started_at)
 
 
-async def _may_block(attempt: _Attempt, function: Callable[[], T]) -> T:
-    """Call what may block; on another thread if the run is on the event loop."""
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def _valid(plan: Plan, arguments: JsonObject) -> JsonObject:
+    """Return the arguments of a call.
+
+    Raises:
+        ToolInputValidationError: they do not match the tool's schema.
+    """
+    faults = plan.tool.arguments.faults(arguments)
+    if faults:
+        raise ToolInputValidationError("; ".join(faults))
+    return arguments
+
+
+async def _to_its_end(function: Callable[[], object], beside: RunOnThread) -> None:
+    """Call what blocks, and wait for its end even if this is cancelled meanwhile."""
     if not is_on_loop():
-        return function()
-    attempt.is_beside_loop = True
+        function()
+        return
+    task = asyncio.ensure_future(beside_loop(function, beside))
     try:
-        return await beside_loop(function, attempt.services.on_thread)
-    finally:
-        attempt.is_beside_loop = False
-
-
-def _require_wanted(value: Any, cancellation: Cancellation) -> None:
-    """Raise the cancellation's error instead of awaiting a handler, if the task was not cancelled for it."""
-    if cancellation.error is not None and inspect.iscoroutine(value):
-        value.close()
-        raise cancellation.error
-
-
-async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:
-    limit = attempt.limit_seconds
-    # a handler may ignore that it is cancelled, or block the event loop
-    call_off = attempt.watch(limit, patience=PATIENCE_SECONDS)
-    try:
-        await attempt.move_to_loop()
-        _require_wanted(value, attempt.services.cancellation)
-        async with asyncio.timeout(limit) as timer:
-            attempt.timer = timer
-            if not attempt.only_waits:
-                return await value
-            async with attempt.services.only_waiting().without_slot(Wait.HANDLER, is_async=True):
-                return await value
-    except TimeoutError as error:
-        if timer.expired():
-            raise timed_out(limit, agent=handling_agent(attempt.run.call)) from error
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
         raise
-    finally:
-        attempt.timer = None
-        call_off()
+
+
+def _mirrored(result: ToolCallResult, plan: Plan | None) -> ToolCallResult:
+    """Copy an error into the output, too, if the tool is one of the older version."""
+    if result.status != "error":
+        return result
+    is_older = plan is not None and plan.tool.bound.is_v1
+    return with_error_in_output(result) if is_older else with_error_in_output_by_name(result)

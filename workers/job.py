@@ -1,9 +1,4 @@
-"""A claimed call in a worker, and the plan by which plain calls are run.
-
-A plain call has arguments to check, a handler in this process, maybe with middlewares, and a JSON value as
-its result. What the calls of an export have in common is worked out once. Any other call is run by
-:meth:`workers.executor.Executor.execute`.
-"""
+"""A claimed call in a worker, from its claim to its stored result."""
 
 import contextlib
 import math
@@ -44,11 +39,12 @@ from goondan_tasks.fleet.call_counts import OK, CountedCall
 from goondan_tasks.ledger.claim_request import read_retried
 from goondan_tasks.ledger.limiter import key_limit
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
-from workers.cancellation import Cancellation
+from workers.cancellation import Cancellation, Watch
 from workers.concurrency.slots import ReleasedSlot
 from workers.concurrency.watchdog import CallOff
 from workers.plan import Plan
 from workers.progress_reporter import ProgressReporter
+from workers.turns.turn_state import TurnState
 
 T = TypeVar("T")
 
@@ -101,7 +97,7 @@ class JobState(IntEnum):
     ENDED = 5
     #: its record is damaged: the call is lost, and not run
     DAMAGED = 6
-    #: another call has its idempotencyKey, or had: the general path asks what follows
+    #: another call has its idempotencyKey, or had: the limiter says what follows
     KEYED = 7
 
 
@@ -116,7 +112,7 @@ STATES = {
 
 
 class Job:
-    """One claimed call. What a plain call does not need is made on first use."""
+    """One claimed call. What most calls do not need is made on first use."""
 
     __slots__ = (
         "__weakref__",
@@ -159,9 +155,19 @@ class Job:
         "started_at",
         "state",
         "token",
+        "turn_state",
         "verdict",
+        "watch",
         "worker",
     )
+
+    #: made on first use
+    _original: ToolCall | None
+    _claim: Claim | None
+    _lines: RunLines | None
+    #: limits the time of the handler of a detached call, and calls that off
+    _limit_handler: LimitHandler | None
+    _call_off: CallOff | None
 
     #: held for a moment; one for all, as most calls need no cancellation
     _lock = threading.Lock()
@@ -189,7 +195,7 @@ class Job:
         self.call: JsonObject | None = None
         #: set by :meth:`classify`: whether it is plain, and its result repeats all fields but the arguments
         self.is_plain = self.is_bare = False
-        #: how the handler is run, if the call is plain
+        #: how the handler is run
         self.plan: Plan | None = None
         #: the result of a call whose handler must not begin: wrong arguments, or it waits for an approval
         self.early: ToolCallResult | None = None
@@ -216,17 +222,16 @@ class Job:
         self.reporter: ProgressReporter | None = None
         #: the slot of a call that waits, or has waited
         self.released_slot: ReleasedSlot | None = None
+        #: the input of a Turn, and the tokens of models
+        self.turn_state: TurnState | None = None
+        #: sets time limits; set once the pool looks after the call's lease and its cancellation
+        self.watch: Watch | None = None
         #: takes the result of a call that takes long, and is detached from the lead
         self.end_detached: Callable[[ToolCallResult], None] | None = None
         #: empty if there is no record
         self._text: bytes = text or b""
         self._retried, self.approved_by = retried, approved_by
-        self._original: ToolCall | None = None
-        self._claim: Claim | None = None
-        self._lines: RunLines | None = None
-        #: limits the time of the handler of a detached call, and calls that off
-        self._limit_handler: LimitHandler | None = None
-        self._call_off: CallOff | None = None
+        self._original = self._claim = self._lines = self._limit_handler = self._call_off = None
 
     @classmethod
     def of_claim(cls, claim: Claim, queue: str) -> "Job":
@@ -292,10 +297,15 @@ class Job:
         call_off()  # the handler has ended meanwhile
 
     @property
+    def planned(self) -> Plan:
+        """The plan of a call that has one."""
+        assert self.plan is not None  # noqa: S101 - a planned call
+        return self.plan
+
+    @property
     def seconds_left(self) -> float:
         """How many seconds the time limit leaves for the handler of a planned call."""
-        assert self.plan is not None  # noqa: S101 - a planned call
-        return max(0.001, self.plan.limit_seconds - (monotonic() - (self.handler_at or self.begun_at)))
+        return max(0.001, self.planned.limit_seconds - (monotonic() - (self.handler_at or self.begun_at)))
 
     def ensure_cancellation(self) -> Cancellation:
         """Return the cancellation of this call, and make it on first use; any thread may call this."""
@@ -305,6 +315,12 @@ class Job:
                 if self.state is JobState.ENDED:
                     self.cancellation.end()
             return self.cancellation
+
+    def ensure_turn_state(self) -> TurnState:
+        """Return the state of the Turn, made on first use."""
+        if self.turn_state is None:
+            self.turn_state = TurnState()
+        return self.turn_state
 
     def let_go(self) -> bytes | None:
         """End the cancellation: the handler has ended, and was not detached.
@@ -318,8 +334,7 @@ class Job:
     @property
     def key(self) -> str:
         """The limit of a planned call's idempotencyKey as text, empty if it has none (``start.lua``)."""
-        assert self.plan is not None  # noqa: S101 - a planned call
-        call, declared = self.read(), self.plan.key_arguments
+        call, declared = self.read(), self.planned.key_arguments
         if not declared and "idempotencyKey" not in call:
             return ""
         names = self.agent, self.tool_name
@@ -421,18 +436,18 @@ class Job:
 
     @property
     def turn(self) -> tuple[str, str]:
-        """The instanceKey and the turnId of a plain call."""
+        """The instanceKey and the turnId of a call."""
         call = self.read()
         return call["instanceKey"], call["turnId"]
 
     @property
     def shown_id(self) -> str:
-        """The id of a plain call that everybody is shown."""
+        """The id of a call that everybody is shown."""
         return shown_id(self.read())
 
     @property
     def claim(self) -> Claim:
-        """The claim in the form that the general path takes.
+        """The claim with its run, in the models that foreign code and the ledger's commands take.
 
         Raises:
             ValueError: the call cannot be read.
@@ -471,7 +486,7 @@ class Job:
 
 
 def result_of(job: Job, call: JsonObject, output: str) -> bytes:
-    """Return the JSON of the result of a plain call that has just succeeded; ``output`` is JSON."""
+    """Return the JSON of the result of a call that has just succeeded; ``output`` is JSON."""
     finished_at = job.clock()
     started_at = job.started_at or finished_at
     if job.shown is None:

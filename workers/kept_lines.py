@@ -6,7 +6,6 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.run_lines import RunLines
 from workers.extensions.events import running
 from workers.job import Job, JobState
@@ -19,17 +18,8 @@ _OURS = ("workers.", "goondan_tasks.", "broker_config.")
 _with_logger: WeakValueDictionary[tuple[Any, Any], RunLines] = WeakValueDictionary()
 
 
-def logger_of(run: Run) -> structlog.stdlib.BoundLogger:
-    """Return the logger of a run's context."""
-    _with_logger[run.id, run.attempt] = run.lines
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(
-        "goondan.tool", **run.log_fields, tool_call_id=run.call.shown_id
-    )
-    return logger
-
-
-def logger_of_job(job: Job) -> structlog.stdlib.BoundLogger:
-    """Return the logger of the context of a planned call."""
+def logger_of(job: Job) -> structlog.stdlib.BoundLogger:
+    """Return the logger of a call's context."""
     _with_logger[job.id, job.attempt] = job.lines
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(
         "goondan.tool", **job.log_fields.known(), tool_call_id=job.shown_id
@@ -45,10 +35,8 @@ def keep_line(event: Mapping[str, Any]) -> None:
 
 
 def _lines_of(event: Mapping[str, Any]) -> RunLines | None:
-    call_id, attempt, run = event.get("call_id"), event.get("attempt"), running.get()
-    if run is not None and (run.id, run.attempt) == (call_id, attempt):
-        if not isinstance(run, Job):
-            return run.lines
-        return None if run.state is JobState.ENDED else run.lines
+    call_id, attempt, job = event.get("call_id"), event.get("attempt"), running.get()
+    if job is not None and (job.id, job.attempt) == (call_id, attempt):
+        return None if job.state is JobState.ENDED else job.lines
     is_of_run = type(call_id) is str and type(attempt) is int
     return _with_logger.get((call_id, attempt)) if is_of_run else None

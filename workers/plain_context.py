@@ -1,9 +1,10 @@
-"""The context of a plain call, of which each field is made when it is read; contexts for other processes."""
+"""The context of a call, of which each field is made when it is read; contexts for other processes."""
 
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ from goondan_tasks.authoring.tool_api import Logger, ReportProgress, ToolContext
 from goondan_tasks.contract.errors import ToolError
 from goondan_tasks.contract.messages import JsonObject, ToolCall
 from workers.cancellation import Cancellation
+from workers.concurrency.slots import ReleasedSlot, Wait
+from workers.concurrency.waits import Waits
 
 #: the fields of which each is made by itself, from the job
 _PARTS: Mapping[str, Callable[["PlainContext"], Any]] = {
@@ -70,12 +73,15 @@ class ContextServices(Protocol):
     def progress(self, job: Any) -> ReportProgress:
         """Return what reports the call's progress."""
 
-    def context(self, job: Any) -> ToolContext:
-        """Make the whole context."""
+    def context(self, job: Any) -> Any:
+        """Make the whole context: a ToolContext, or the AgentContext of a Turn."""
+
+    def release_slot(self, job: Any, wait: Wait = Wait.AGENT) -> ReleasedSlot:
+        """Release the call's slot while it waits."""
 
 
 class PlainContext(ToolContext):
-    """The context of a plain call: a field is made when its handler first reads it."""
+    """The context of a call: a field is made when its handler first reads it."""
 
     __slots__ = ("_job", "_services", "_wire")
     _job: PlannedCall
@@ -107,6 +113,17 @@ class PlainContext(ToolContext):
 def call_of(ctx: PlainContext) -> PlannedCall:
     """Return the call that a context is of; handlers of tools know nothing of it."""
     return ctx._job
+
+
+def whole_of(ctx: PlainContext) -> Any:
+    """Make the whole context of a call: a ToolContext, or the AgentContext of a Turn; this may block."""
+    return ctx._services.context(ctx._job)
+
+
+def waits_of(ctx: PlainContext) -> Waits:
+    """Return the waits of a call that does nothing but wait."""
+    release_slot = partial(ctx._services.release_slot, ctx._job)
+    return Waits(release_slot, lambda: ctx._job.ensure_cancellation().is_over)
 
 
 def wire_of(ctx: ToolContext) -> JsonObject:

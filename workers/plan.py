@@ -1,13 +1,16 @@
 """The plan of a tool's calls: what they have in common, worked out once; and whether its handler is slow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic, thread_time
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from workers.concurrency.event_loop import RunOnThread
 from workers.concurrency.threads import SHORT_SECONDS
 from workers.forks import end_fork
+from workers.outcome import FunctionOutcome
 from workers.tools.registered_tool import RegisteredTool
 from workers.turns.pipeline import Layer
 
@@ -64,10 +67,45 @@ class SlowToolDetector:
 #: the versions of everything that extensions may put around calls
 Stamp = tuple[object, ...]
 
+#: runs a call's handler with its arguments: on this thread, on the event loop, or beside it
+Handle = Callable[[JsonObject], Awaitable[Any]]
+
+
+class Runner(Protocol):
+    """Runs the calls of its plans: the :class:`workers.executor.Executor` of a revision of the bundle.
+
+    Each ``job`` is a :class:`workers.job.Job`.
+    """
+
+    def run(
+        self, job: Any, plan: "Plan", context: Any, mark_again: Callable[[Any], None]
+    ) -> bytes | ToolCallResult:
+        """Run a call on this thread; return its result, as JSON if nothing is special about it."""
+
+    def run_on_loop(
+        self, job: Any, plan: "Plan", handle: Handle, beside: RunOnThread, mark_again: Callable[[Any], None]
+    ) -> Coroutine[Any, Any, Any]:
+        """Run a call on the event loop; ``beside`` runs plain middlewares, which may block."""
+
+    def plain_result(self, job: Any, plan: "Plan", outcome: FunctionOutcome[Any]) -> bytes | None:
+        """Return the result of a call as JSON; ``None`` if making it may block."""
+
+    def general_result(self, job: Any, plan: "Plan", outcome: FunctionOutcome[Any]) -> ToolCallResult:
+        """Return the result of a call, whatever it has returned or raised; this may block."""
+
+    def workdir(self, job: Any) -> Path:
+        """Return the workdir of a call, made on first use; raises as ``InstanceWorkdirs.open``."""
+
+    def wire(self, job: Any, *, limit_seconds: float) -> JsonObject:
+        """Make the context of a call for a handler in another process; this may block."""
+
+    def context(self, job: Any, services: Any) -> Any:
+        """Make the whole context of a call; this may block. ``services`` are :class:`ContextServices`."""
+
 
 @dataclass(eq=False, slots=True)
 class Plan:
-    """How the plain calls of an export are run."""
+    """How the calls of an export are run, or the events of an agent."""
 
     tool: RegisteredTool
     handler: Callable[[Any, JsonObject], Any]
@@ -75,14 +113,15 @@ class Plan:
     detector: SlowToolDetector
     #: the plan is valid until extensions change one of these versions
     stamp: Stamp
-    message_limit: int = field(init=False)
-    has_retry: bool = field(init=False)
+    runner: Runner
     #: the middlewares around the handler, the outermost first
     layers: tuple[Layer, ...] = ()
     #: the older functions before and after these; ``None`` if no older extension is around the calls
     older: Sequence[Layer] | None = None
     #: whether the handler takes the call instead of a context, as that of a Step's opening does
     takes_call: bool = False
+    #: whether the handler is that of an agent, in its Turn
+    is_turn: bool = False
     #: whether extensions listen to the agent's tool calls
     is_heard: bool = False
     #: whether its calls wait for an approval before the handler begins
@@ -93,6 +132,8 @@ class Plan:
     needs_mark: bool = True
     #: whether anything is around the handler
     is_wrapped: bool = field(init=False)
+    #: whether this may take as long again as the handler
+    has_layers: bool = field(init=False)
     #: whether the handler is awaited on the event loop
     is_awaited: bool = field(init=False)
     #: whether calls begin on the event loop, which many may do at a time: for a middleware, or because their
@@ -100,15 +141,22 @@ class Plan:
     on_loop: bool = field(init=False)
     #: the arguments that are the idempotencyKey of its calls, if it declares one
     key_arguments: Sequence[str] = field(init=False)
+    message_limit: int = field(init=False)
+    has_retry: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.message_limit = self.tool.bound.tool.spec.error_message_limit
         self.has_retry = self.tool.bound.export.retry is not None
         self.key_arguments = self.tool.bound.export.idempotency_key or ()
-        self.is_wrapped = bool(self.layers) or self.is_heard or self.older is not None
+        self.has_layers = bool(self.layers) or self.is_heard or self.older is not None
+        self.is_wrapped = self.has_layers or self.is_turn
         self.is_awaited = self.tool.is_async
         self.on_loop = (
             self.is_awaited
             or self.is_isolated
             or any(layer.is_async for layer in (*self.layers, *(self.older or ())))
         )
+
+    def await_handler(self) -> None:
+        """Begin the next calls on the event loop: the handler is a plain function, but returns awaitables."""
+        self.is_awaited = self.on_loop = True

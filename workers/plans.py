@@ -1,58 +1,39 @@
-"""Plain calls: their plans, one for each export, and how a call is run by its plan.
+"""How calls are run: a plan for each export, worked out once (:mod:`workers.plan`).
 
-A plain call is run on the lead's thread. If its handler or a middleware is async, or its handler runs in
-another process, it is run on the event loop as a whole, and a blocking handler beside it. What a call does
-not need is not in its plan: middlewares and older functions, listeners, the approval.
-
-Without a plan are events, requests to models, calls with a span or a revision, and those of tools that are
-not loaded yet, that only the Turn has, or that the catalog guard must look up. These are run by
-:meth:`workers.executor.Executor.execute`. Both ways make their results with :mod:`workers.endings`.
+What a call does not need is not in its plan: middlewares and older functions, listeners, the approval. Most
+calls find their plan here. Others need something that may block first: their tool is not loaded yet, or only
+their Turn has it, the catalog guard must look up their Step, their instance is not known here, or they are
+events (:meth:`Plans.prepared`).
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from broker_config import serializer
-from goondan_tasks.authoring.extension_api import ToolCallContext
-from goondan_tasks.authoring.tool_api import ToolContext
-from goondan_tasks.contract.errors import ToolInputValidationError, ToolTimeoutError
-from goondan_tasks.contract.failure import with_error_in_output, with_error_in_output_by_name
-from goondan_tasks.contract.messages import JsonObject, ToolCallResult
-from goondan_tasks.contract.names import STEP_TOOL, SYSTEM_TOOL
-from goondan_tasks.contract.output import may_be_pending
-from goondan_tasks.contract.redaction import KNOWN_SECRETS
-from workers.call_onion import HandlerValue, JobCallContext
-from workers.concurrency.event_loop import EventLoopThread, RunOnThread, beside_loop, drive, is_on_loop
-from workers.concurrency.threads import on_new_thread
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.errors import ToolTimeoutError
+from goondan_tasks.contract.messages import JsonObject, ToolCall
+from goondan_tasks.contract.names import EVENT_TOOLS, STEP_TOOL, SYSTEM_TOOL
+from goondan_tasks.contract.schema import compile_schema
+from workers.cancellation import Watch
+from workers.concurrency.event_loop import beside_loop
+from workers.concurrency.slots import Wait
+from workers.concurrency.threads import SHORT_SECONDS, on_new_thread
 from workers.contexts import ContextFactory
 from workers.endings import Endings
-from workers.extensions.events import (
-    TOOL_CALLED,
-    TOOL_COMPLETED,
-    EventListeners,
-    running,
-    tell_called,
-    tell_completed,
-)
+from workers.extensions.events import TOOL_CALLED, TOOL_COMPLETED, EventListeners
 from workers.extensions.pipelines import AgentPipelines
 from workers.instances.workdirs import OpenWait
-from workers.job import Job, result_of
-from workers.outcome import FunctionOutcome, outcome_of
-from workers.plan import Plan, SlowToolDetector, Stamp
+from workers.job import Job
+from workers.outcome import outcome_of
+from workers.plain_context import PlainContext, waits_of, whole_of
+from workers.plan import Plan, Runner, SlowToolDetector, Stamp
 from workers.processes.isolation import IsolatedTool
+from workers.tools.dynamic_tools import turn_of
 from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
-from workers.turns.opening import opening_detector, plan_of_opening
-from workers.turns.pipeline import Core, MiddlewareServices, Shape, blocking, compose
-
-#: runs a call's handler with its arguments: on this thread, on the event loop, or beside it
-Handle = Callable[[JsonObject], Awaitable[Any]]
-
-#: marks a call as started again, since its mark is old; may raise a GoondanError
-MarkAgain = Callable[[Job], None]
 
 
 @dataclass(eq=False)
@@ -64,8 +45,9 @@ class Plans:
     pipelines: AgentPipelines
     events: EventListeners
     endings: Endings
-    event_loop: EventLoopThread
-    #: by agent and tool; only of tools whose calls are plain
+    #: runs the calls
+    runner: Runner
+    #: by agent and tool; only of tools that all calls of this name have
     _plans: dict[tuple[str, str], Plan] = field(default_factory=dict, init=False)
     #: by agent and tool; only of tools whose handlers have run
     _detectors: dict[tuple[str, str], SlowToolDetector] = field(default_factory=dict, init=False)
@@ -79,262 +61,200 @@ class Plans:
         """Return what learns from the runs of a tool whether it is slow."""
         return self._detectors.setdefault((agent, name), SlowToolDetector())
 
-    def prepare(self, jobs: Iterable[Job]) -> None:
+    def learn_steps(self, jobs: Iterable[Job]) -> None:
         """Read the catalogs of the Steps of claimed calls, in one trip."""
         self.endings.guard.learn(job.read() for job in jobs if job.is_plain)
 
-    def of(self, job: Job) -> Plan | None:
-        """Return how a call that has been classified is run; ``None`` if it is not plain.
+    def is_current(self, plan: Plan) -> bool:
+        """Return whether extensions have changed nothing around calls since a plan was made."""
+        return plan.stamp == self._stamp
 
-        A plan is made again when extensions have put middlewares around calls, or listen to them, since.
-        """
+    def of(self, job: Job) -> Plan | None:
+        """Return how a call that has been classified is run; ``None`` if it has to be prepared."""
         if not job.is_plain:
             return None
         call, agent, name = job.read(), job.agent, job.tool_name
         if self.registry.dynamic.has_turns and name in self.registry.dynamic.of(agent, job.turn):
             return None  # the Turn has a tool of its own
-        plan, stamp = self._plans.get((agent, name)), self._stamp
-        if plan is None or plan.stamp != stamp:
-            plan = self._made(agent, name, stamp)
-            if plan is None:  # not remembered, since models make names up
-                return None
-            self._plans[agent, name] = plan
-        if "timeoutSeconds" in call and not plan.takes_call:
+        plan = self._common(agent, name)
+        if plan is None:
+            return None
+        if "timeoutSeconds" in call:
             try:
-                plan = self._limited(job, plan)
+                plan = self._limited(plan, job.claim.run)
             except ToolTimeoutError:
                 return None
         if not (plan.takes_call or self.contexts.knows(agent, call["instanceKey"])):
             return None
-        return plan if "stepId" not in call or self.endings.guard.admits(call) else None
+        return plan if "stepId" not in call or self.endings.guard.admits(call, job.bundle_ref) else None
+
+    def prepared(self, job: Job, watch: Watch) -> Plan:
+        """Return how any call is run, and set its :attr:`Job.plan`; this may block.
+
+        What its handler needs is loaded and opened; if that fails, the handler of the plan raises the error,
+        within what is around it. ``watch`` limits the middlewares that register the tools of its Step.
+
+        Raises:
+            GoondanError: the call must not be run, or what it needs is not there; :attr:`Job.plan` is set if
+                its tool is known.
+        """
+        run = job.claim.run
+        call = run.call
+        bound = self.endings.guard.admit(call, watch)
+        ready = outcome_of(partial(self._ready, job, bound))
+        if ready.error is not None:
+            plan = job.plan = self._failing(call, bound, ready.error)
+            if not plan.is_wrapped:
+                raise ready.error
+        else:
+            plan = job.plan = self._limited(self._plan_for(call, ready.get()), run)
+        if plan.is_turn:
+            job.ensure_turn_state().conversation = self.contexts.conversation(run)
+        return plan
 
     @property
     def _stamp(self) -> Stamp:
         """The versions that change whenever extensions change what happens around calls."""
         return self.pipelines.ranks.version, self.events.version, self.registry.dynamic.lasting_version
 
-    def _limited(self, job: Job, plan: Plan) -> Plan:
-        """Return the plan of one call, which has a time limit of its own.
+    def _ready(self, job: Job, bound: BoundTool) -> RegisteredTool:
+        """Load a call's tool, and open its workdir."""
+        run, cancellation = job.claim.run, job.ensure_cancellation()
+        call = run.call
+        limit = partial(self.contexts.limit_seconds, run)
+        tool = self.registry.tool(
+            call.agent_name, call.tool_name, turn=turn_of(call), limit=limit, cancellation=cancellation
+        )
+        if call.tool_name != STEP_TOOL:
+            patience = OpenWait(limit(bound), cancellation)
+            self.contexts.workdirs.open(call.agent_name, call.instance_key, patience)
+        return tool
+
+    def _plan_for(self, call: ToolCall, tool: RegisteredTool) -> Plan:
+        plan = self._common(call.agent_name, call.tool_name)
+        if plan is not None and plan.tool is tool:
+            return plan
+        return self._plan_of(call.agent_name, call.tool_name, tool, self._stamp)
+
+    def _failing(self, call: ToolCall, bound: BoundTool, error: BaseException) -> Plan:
+        """Return the plan of a call whose tool cannot be used: its handler raises the error."""
+
+        def fail(ctx: Any, arguments: JsonObject) -> Any:
+            raise error
+
+        tool = RegisteredTool(bound, fail, compile_schema(None), is_async=False)
+        return replace(self._plan_of(call.agent_name, call.tool_name, tool, self._stamp), handler=fail)
+
+    def _limited(self, plan: Plan, run: Run) -> Plan:
+        """Return the plan of one call, which may have a time limit of its own.
 
         Raises:
             ToolTimeoutError: nothing is left of it.
         """
-        limit = self.contexts.limit_seconds(job.claim.run, plan.tool.bound)
-        return replace(plan, limit_seconds=limit, handler=self._handler(plan.tool, limit))
+        if plan.takes_call:
+            return plan
+        limit = self.contexts.limit_seconds(run, plan.tool.bound)
+        if limit == plan.limit_seconds:
+            return plan
+        return replace(
+            plan, limit_seconds=limit, handler=self._handler(plan.tool, limit, is_turn=plan.is_turn)
+        )
 
-    def _handler(self, tool: RegisteredTool, limit_seconds: float) -> Callable[[Any, JsonObject], Any]:
+    def _handler(
+        self, tool: RegisteredTool, limit_seconds: float, *, is_turn: bool = False
+    ) -> Callable[[Any, JsonObject], Any]:
+        if is_turn:
+            return self._turn_handler(tool)
         if tool.bound.is_v1:
             return self.contexts.older_handler(tool, limit_seconds)
         if isinstance(tool.handler, IsolatedTool):
             return tool.handler.handler(limit_seconds)
-        return tool.handler
+        return _waiting(tool.handler) if tool.only_waits else tool.handler
 
-    def _made(self, agent: str, name: str, stamp: Stamp) -> Plan | None:
-        events, registry = self.events, self.registry
-        if name == STEP_TOOL:
-            detector = self._detectors.setdefault((agent, name), opening_detector())
-            return plan_of_opening(registry, agent, self.contexts.longest_seconds, detector, stamp)
-        tool = registry.ready(agent, name)
-        if tool is None or tool.only_waits or registry.bound(agent, name) is not tool.bound:
-            return None
-        bound, detector = tool.bound, self.detector(agent, name)
+    def _common(self, agent: str, name: str) -> Plan | None:
+        """Return the plan that all calls of a tool have; ``None`` if each has its own, or it is not loaded.
+
+        It is made again when extensions have put middlewares around calls, or listen to them, since.
+        """
+        plan, stamp = self._plans.get((agent, name)), self._stamp
+        if plan is not None and plan.stamp == stamp:
+            return plan
+        tool = self.registry.ready(agent, name)
+        if tool is None or not self._is_common(agent, name, tool):
+            return None  # not remembered, since models make names up
+        plan = self._plans[agent, name] = self._plan_of(agent, name, tool, stamp)
+        return plan
+
+    def _is_common(self, agent: str, name: str, tool: RegisteredTool) -> bool:
+        if name in EVENT_TOOLS:
+            return True
+        registry = self.registry
+        if registry.bound(agent, name) is not tool.bound:
+            return False
+        # the guard logs each call of a tool that only an open policy permits
+        is_system = tool.bound.tool.name == SYSTEM_TOOL
+        return is_system or not registry.is_open or registry.is_offered(agent, name)
+
+    def _plan_of(self, agent: str, name: str, tool: RegisteredTool, stamp: Stamp) -> Plan:
+        bound, pipelines = tool.bound, self.pipelines
         limit_seconds = self.contexts.longest_seconds(bound)
+        if name == STEP_TOOL:
+            # its trips to Redis do not count as waits of the bundle's code
+            detector = self._detectors.setdefault((agent, name), SlowToolDetector(SHORT_SECONDS))
+            opened = Plan(tool, tool.handler, limit_seconds, detector, stamp, self.runner, takes_call=True)  # type: ignore[arg-type]
+            opened.needs_mark = self.registry.is_extended(agent)
+            return opened
+        detector = self.detector(agent, name)
+        if name in EVENT_TOOLS:
+            return Plan(
+                tool,
+                self._handler(tool, limit_seconds, is_turn=True),
+                limit_seconds,
+                detector,
+                stamp,
+                self.runner,
+                pipelines.layers(agent, "turn"),
+                older=pipelines.older_turns(agent),
+                is_turn=True,
+            )
         handler = self._handler(tool, limit_seconds)
         if bound.tool.name == SYSTEM_TOOL:  # extensions have nothing to do with it
-            return Plan(tool, handler, limit_seconds, detector, stamp)
-        if registry.is_open and not registry.is_offered(agent, name):  # the guard logs each of its calls
-            return None
-        is_heard = events.has(agent, TOOL_CALLED) or events.has(agent, TOOL_COMPLETED)
+            return Plan(tool, handler, limit_seconds, detector, stamp, self.runner)
+        is_heard = self.events.has(agent, TOOL_CALLED) or self.events.has(agent, TOOL_COMPLETED)
         return Plan(
             tool,
             handler,
             limit_seconds,
             detector,
             stamp,
-            self.pipelines.layers(agent, "toolCall"),
-            older=self.pipelines.older(agent),
+            self.runner,
+            pipelines.layers(agent, "toolCall"),
+            older=pipelines.older(agent),
             is_heard=is_heard,
             asks=self.endings.suspension.asks(bound),
             is_isolated=isinstance(tool.handler, IsolatedTool),
         )
 
-    def workdir(self, job: Job) -> Path:
-        """Return the workdir of a plain call, made on first use; raises as ``InstanceWorkdirs.open``."""
-        assert job.plan is not None  # noqa: S101 - a plain call
-        patience = OpenWait(job.seconds_left, job.cancellation)
-        return self.contexts.workdirs.open(job.agent, job.read()["instanceKey"], patience)
+    def _turn_handler(self, tool: RegisteredTool) -> Callable[[PlainContext, JsonObject], Any]:
+        """Return the handler of an agent for its plan: it takes an AgentContext."""
+        handler: Any = tool.handler
 
-    def wire(self, job: Job, *, limit_seconds: float) -> JsonObject:
-        """Make the context of a plain call for a handler in another process; this may block."""
-        return self.contexts.wire(job.read(), job.id, job.token, job.queued_at, limit_seconds=limit_seconds)
+        async def handle_on_loop(ctx: PlainContext, arguments: JsonObject) -> Any:
+            is_known = self.contexts.knows(ctx.agent_name, ctx.instance_key)
+            whole = whole_of(ctx) if is_known else await beside_loop(partial(whole_of, ctx), on_new_thread)
+            return await handler(whole, arguments)
 
-    def early_result(self, job: Job, plan: Plan) -> ToolCallResult | None:
-        """Return the result of a plain call with invalid arguments, or of one that waits for an approval.
+        def handle(ctx: PlainContext, arguments: JsonObject) -> Any:
+            return handler(whole_of(ctx), arguments)
 
-        ``None`` if its handler may begin, or if anything is around the call: that comes first, and
-        middlewares may change the arguments.
-        """
-        if plan.is_wrapped:
-            return None
-        faults = plan.tool.arguments.faults(job.read()["args"])
-        if not (faults or plan.asks):
-            return None
-        run = job.claim.run
-        if faults:
-            error = ToolInputValidationError("; ".join(faults))
-            return _mirrored(self.endings.of_error(run, error, plan.message_limit, None), plan)
-        held = self.endings.suspension.hold(run, plan.tool.bound)
-        return None if held is None else self.endings.suspension.result(run, held, None)
-
-    def run(
-        self, job: Job, plan: Plan, context: ToolContext, mark_again: MarkAgain
-    ) -> bytes | ToolCallResult:
-        """Run a plain call on this thread; return its result, as JSON if the result is plain."""
-        running.set(job)
-        called = partial(self._called, job, plan, context, mark_again)
-        outcome = outcome_of(partial(plan.detector.timed, called))
-        result = self.plain_result(job, plan, outcome)
-        return self.general_result(job, plan, outcome) if result is None else result
-
-    def _called(self, job: Job, plan: Plan, context: ToolContext, mark_again: MarkAgain) -> Any:
-        """Run the handler of a plain call, within what is around it, if anything is."""
-        if not plan.is_wrapped:
-            return plan.handler(job.original if plan.takes_call else context, job.read()["args"])
-
-        async def handle(arguments: JsonObject) -> Any:
-            here = partial(plan.handler, context, arguments)
-            return await beside_loop(here, on_new_thread) if is_on_loop() else here()
-
-        coroutine = self._wrapped(job, plan, handle, on_new_thread, mark_again)
-        ended = drive(coroutine)
-        if ended is not None:
-            return ended[0]
-        plan.on_loop = True  # a plain middleware has awaited something; the next calls begin there
-        return self.event_loop.submit(coroutine).result()
-
-    async def run_on_loop(
-        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: MarkAgain
-    ) -> Any:
-        """Run a plain call on the event loop; ``beside`` runs plain middlewares, which may block."""
-        running.set(job)
-        if plan.is_wrapped:
-            return await self._wrapped(job, plan, handle, beside, mark_again)
-        return await handle(job.read()["args"])
-
-    async def _wrapped(
-        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: MarkAgain
-    ) -> Any:
-        """Return the handler's value, or the result that a middleware has given instead."""
-        if plan.is_heard:
-            tell_called(self.events, job.original)
-
-        async def core(around: ToolCallContext) -> Any:
-            faults = plan.tool.arguments.faults(around.args)
-            if faults:
-                raise ToolInputValidationError("; ".join(faults))
-            if plan.asks:
-                held = self.endings.suspension.hold(job.claim.run, plan.tool.bound)
-                if held is not None:
-                    return self.endings.of_value(job.claim.run, held, None)
-            if not job.is_fresh:  # middlewares have taken long, and the process may have been frozen
-                again = partial(mark_again, job)
-                await beside_loop(again, beside) if is_on_loop() else again()
-            job.around = around
-            job.begin_handler()
-            try:
-                value = await handle(around.args)
-            finally:
-                job.end_handler()
-            is_seen = is_on_loop() or plan.older is not None
-            return self._shown(job, value) if is_seen else HandlerValue(value)
-
-        def shape(answer: Any) -> Any:
-            if isinstance(answer, HandlerValue) or answer is job.shown:
-                return answer
-            return self.endings.of_middleware(job.claim.run, answer, plan.message_limit, job.started_at)
-
-        if plan.older is None:
-            chain = compose(plan.layers, core, on_thread=beside, shape=shape)
-        else:
-            chain = self._within_older(job, plan, core, beside, shape)
-        answer = await chain(JobCallContext.of(job))
-        return HandlerValue(job.output) if answer is job.shown else answer
-
-    def _within_older(
-        self, job: Job, plan: Plan, core: Core[Any], beside: RunOnThread, shape: Shape
-    ) -> Core[ToolCallContext]:
-        """Wrap the core of a call in its middlewares and the functions of older extensions."""
-        run = job.claim.run
-
-        def failed(error: BaseException) -> ToolCallResult:
-            return self.endings.of_error(run, error, plan.message_limit, job.started_at)
-
-        services = MiddlewareServices(job.ensure_cancellation(), beside, shape, failed)
-        wrapped = self.pipelines.around_call(run, services, core)
-        return core if wrapped is None else wrapped[0]  # its extensions have been unloaded since
-
-    def _shown(self, job: Job, value: Any) -> ToolCallResult:
-        """Return the result that async middlewares see of a handler's value."""
-        result = self.endings.of_value(job.claim.run, value, job.started_at)
-        if result.status == "ok":
-            job.shown, job.output = result, value
-        return result
-
-    def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
-        """Return the result of a plain call as JSON; ``None`` if the result is not plain."""
-        if outcome.error is not None:
-            return None
-        value = outcome.get()
-        if plan.is_wrapped:
-            if plan.is_heard or not isinstance(value, HandlerValue):
-                return None
-            value = value.value
-        if self._stamp != plan.stamp or may_be_pending(value) or job.approved_by is not None:
-            return None
-        dynamic = self.registry.dynamic
-        if dynamic.has_turns and dynamic.untold(job.agent, job.turn):
-            return None
-        try:
-            output = serializer.encode(value, serializer.DEEPEST)
-        except serializer.NotJsonError:
-            return None
-        if len(output) > self.endings.outputs.max_bytes or KNOWN_SECRETS.may_be_in(output):
-            return None
-        job.output, job.output_text = value, output
-        return result_of(job, job.read(), output.decode())
-
-    def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
-        """Return the result of a plain call, whatever it has returned or raised; this may block."""
-        result = _mirrored(self._described(job, plan, outcome), plan)
-        if plan.tool.bound.tool.name != SYSTEM_TOOL:
-            running.set(job)
-            tell_completed(self.events, job.original, result)
-        return result
-
-    def _described(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
-        run, endings = job.claim.run, self.endings
-
-        def result() -> ToolCallResult:
-            value = outcome.get()
-            if plan.is_wrapped and not isinstance(value, HandlerValue):
-                made: ToolCallResult = value
-            else:
-                value = value.value if isinstance(value, HandlerValue) else value
-                made = endings.of_value(run, value, job.started_at)
-            untold = endings.untold(run)
-            if untold:
-                endings.tell(run, untold)
-            return blocking(endings.storable(run, made, plan.tool.bound))
-
-        ended = outcome_of(result)
-        if ended.error is None:
-            return ended.get()
-        cause = job.cancellation.error if job.cancellation is not None else None
-        return endings.of_error(run, cause or ended.error, plan.message_limit, job.started_at)
+        return handle_on_loop if tool.is_async else handle
 
 
-def _mirrored(result: ToolCallResult, plan: Plan) -> ToolCallResult:
-    """Copy an error into the output, too, if the tool is one of the older version."""
-    if result.status != "error":
-        return result
-    return with_error_in_output(result) if plan.tool.bound.is_v1 else with_error_in_output_by_name(result)
+def _waiting(handler: Callable[[Any, JsonObject], Any]) -> Callable[[PlainContext, JsonObject], Any]:
+    """Return an async handler that needs no slot, as it does nothing but wait."""
+
+    async def handle(ctx: PlainContext, arguments: JsonObject) -> Any:
+        async with waits_of(ctx).without_slot(Wait.HANDLER, is_async=True):
+            return await handler(ctx, arguments)
+
+    return handle

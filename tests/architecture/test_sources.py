@@ -49,9 +49,11 @@ BROAD_CATCHES = {
 FOREIGN_CODE = {
     "workers/concurrency/threads.py coming_outcome",
     "workers/concurrency/event_loop.py beside_loop.work",
-    "workers/executor.py Executor.execute",
-    "workers/plans.py Plans.run",
-    "workers/plans.py Plans._described",
+    "workers/executor.py Executor.prepare",
+    "workers/executor.py Executor.run",
+    "workers/executor.py Executor._described",
+    "workers/plans.py Plans.prepared",
+    "workers/testing.py run_here",
     "workers/extensions/events.py _Registration.call",
     "workers/extensions/events.py _Registration.finish",
     "workers/extensions/loader.py ExtensionLoader._run_register",
@@ -70,11 +72,11 @@ LAST_BOUNDARIES = {
     "workers/concurrency/threads.py _Thread.run",
     "workers/concurrency/threads.py on_new_thread.both",
     "workers/revisions/sync.py _Poller._run",
-    "workers/delivery/delivery.py Delivery._to_a_result",
     "workers/delivery/result_writer.py ResultWriter._try",
     "workers/delivery/result_writer.py ResultWriter._end_with_fault",
     "workers/pool/intake.py Intake.read",
     "workers/pool/pool.py CallPool._claimed",
+    "workers/pool/pool.py CallPool._run",
     "workers/pool/pool.py CallPool._without_fault",
 }
 

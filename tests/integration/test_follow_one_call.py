@@ -65,7 +65,7 @@ def test_the_page_follows_a_real_call(tmp_path: Path) -> None:
             env=stack._worker_environment(),
         )
         try:
-            # the first calls find nothing known, and take the general path
+            # the first calls find nothing known, and are prepared
             for number in range(5):
                 result = stack.client.submit(AGENT, "echo__args", {"number": number}).result(PATIENCE)
                 assert result.status == "ok"

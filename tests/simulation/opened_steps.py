@@ -461,7 +461,7 @@ def _admit(world: StepsWorld, bench: Bench, call: ToolCall, pick: Random) -> Non
     wire = call.to_wire()
     if pick.random() < 0.5:
         bench.guard.learn([wire])
-        if bench.guard.admits(wire):
+        if bench.guard.admits(wire, call.bundle_ref):
             if not is_listed:
                 raise BrokenPromiseError(f"{call.tool_name} is run at once, and its Step has only {seen}")
             return

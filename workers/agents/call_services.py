@@ -58,13 +58,13 @@ from goondan_tasks.contract.names import call_identity
 from goondan_tasks.contract.wording import closest
 from goondan_tasks.history import RecordedStep, ReplyCalls, StepCall, StepRecord, TurnCalls
 from workers.agents.handoffs import Handoffs, Submitted
-from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
 from workers.concurrency.slots import Wait
+from workers.concurrency.waits import Waits
 from workers.instances.service import InstanceService, Spawner
 from workers.turns.pipeline import CoreOutcome, OnError, in_plain_code, may_block
 from workers.turns.steps import OpenStep, StepRequest, Steps, patiently
-from workers.turns.turns import TurnState
+from workers.turns.turn_state import TurnState
 
 #: a call as an agent writes it
 CallSpec = Mapping[str, Any] | Sequence[Any]

@@ -1,8 +1,7 @@
 """The event loop of a process, on a thread of its own: ``async`` handlers run there.
 
-One coroutine carries out a call. It begins on a pool thread, where it may block and never suspends. Before
-anything asynchronous it awaits :func:`move_to_loop`; then it continues on the loop, and its thread is
-free.
+A coroutine may begin on another thread, where it may block and never suspends (:func:`drive`). Before
+anything asynchronous it awaits :func:`move_to_loop`; then it continues on the loop.
 """
 
 import asyncio
@@ -87,8 +86,6 @@ class EventLoopThread:
         self._stopped = False
         self._put_off: deque[tuple[Callable[[], object], contextvars.Context]] = deque()
         self._is_woken = False
-        #: asyncio itself holds only weak references to tasks
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="goondan-event-loop", daemon=True)
         in_child = weakref.WeakMethod(self._end_in_fork)
         os.register_at_fork(after_in_child=lambda: (leave := in_child()) and leave())
@@ -104,20 +101,6 @@ class EventLoopThread:
     def put_off(self, callback: Callable[[], object]) -> None:
         """Let the loop call ``callback`` in this context, after the next :meth:`flush`."""
         self._put_off.append((callback, contextvars.copy_context()))
-
-    def carry_on(self, coroutine: Coroutine[Any, Any, T], ended: Callable[[T], object]) -> None:
-        """Continue a coroutine on the loop after the next :meth:`flush`; ``ended`` gets its value there."""
-
-        def begin() -> None:
-            task = self._loop.create_task(coroutine)
-            self._tasks.add(task)
-            task.add_done_callback(end)
-
-        def end(task: "asyncio.Task[T]") -> None:
-            self._tasks.discard(task)
-            ended(task.result())
-
-        self.put_off(begin)
 
     def flush(self) -> None:
         """Wake the loop for everything that was put off; a wake-up for each would cost more than its work."""

@@ -1,1 +1,1 @@
-"""The general path of a call, from its message to its stored result."""
+"""The claims of calls: taken, looked after while their runs last, ended."""

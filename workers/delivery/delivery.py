@@ -1,4 +1,4 @@
-"""The general path of a call, from its message to its stored result: claim, carry out, finish.
+"""The claims of calls: taken, held while their runs last, marked, given back, refused.
 
 Acknowledgements of the broker decide nothing here; the ledger's claim does (DESIGN "Delivery"). Commands to
 the ledger go through the pipelined writer. While Redis is away they wait, and no call is dropped or reported
@@ -7,10 +7,9 @@ as failed.
 
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import structlog
@@ -39,18 +38,13 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored, Verdict, damaged
 from workers.cancellation import Cancellation, TimedOut, Watch, timed_out
-from workers.concurrency.event_loop import RunOnThread
-from workers.concurrency.slots import KeptSlot, ReleaseSlot
-from workers.concurrency.threads import on_new_thread
 from workers.concurrency.watchdog import CallOff, Watchdog
-from workers.contexts import RunServices
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.incoming import Incoming
 from workers.delivery.limiter import CallLimiter, MessageTurn
 from workers.delivery.result_writer import ResultWriter
 from workers.delivery.spans import NoSpans, RunSpans
 from workers.job import Job
-from workers.outcome import awaited_outcome
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revisions import Revisions
 from workers.tools.dynamic_tools import turn_of
@@ -66,7 +60,7 @@ LONGEST_SHOWN = 2_000
 
 @dataclass(eq=False)
 class Delivery:
-    """Carries calls out on behalf of one worker process."""
+    """Holds the claims of one worker process."""
 
     ledger: Ledger
     writer: PipelinedWriter
@@ -169,50 +163,17 @@ class Delivery:
         if release is not None:
             self.writer.send(*release)
 
-    def carry_out(
-        self,
-        claim: Claim,
-        answer: Callable[[ToolCallResult], bool],
-        release_slot: ReleaseSlot = KeptSlot,
-        *,
-        on_thread: RunOnThread = on_new_thread,
-        on_start: Callable[[], object] = lambda: None,
-    ) -> Coroutine[Any, Any, ToolCallResult]:
-        """Return the coroutine that runs a claimed call (see :mod:`workers.concurrency.event_loop`).
-
-        ``answer`` takes the result of a handler that is cancelled and does not end, while it still runs; it
-        returns whether the call had none yet. ``release_slot`` releases the run's slot while it waits.
-        ``on_thread`` runs blocking work after the run has moved to the event loop. ``on_start`` is called
-        when the handler begins.
-        """
-        started_at: float | None = None
-
-        def on_begin() -> None:
-            nonlocal started_at
-            started_at = claim.run.clock()
-            self.limiter.begin(claim)
-            on_start()
-
-        cancellation, watch = self.hold(claim, answer, lambda: started_at)
-        reporter = self.reporter(claim.run.id, claim.token)
-        coroutine = self.revisions.execute(
-            claim.run,
-            partial(self.start, claim, cancellation),
-            watch=watch,
-            services=RunServices(cancellation, reporter, release_slot, on_thread, on_begin, claim.token),
-        )
-        return self._to_a_result(claim, self.spans.around(claim, coroutine), lambda: started_at)
-
     def hold(
         self,
         claim: Claim,
         answer: Callable[[ToolCallResult], bool],
         started_at: Callable[[], float | None],
-        known: Cancellation | None = None,
-    ) -> tuple[Cancellation, Watch]:
+        cancellation: Cancellation,
+    ) -> Watch:
         """Renew the lease of a run from now on and watch for its cancellation.
 
-        Returns the run's cancellation, which is ``known`` if given, and the function that sets a time limit.
+        ``answer`` takes the result of a handler that is cancelled and does not end, while it still runs; it
+        returns whether the call had none yet. Return the function that sets a time limit.
         """
 
         def abandon() -> None:
@@ -232,8 +193,8 @@ class Delivery:
 
         self.leases.hold(claim)
         self.result_writer.begin(claim)
-        cancellation = self.cancels.hold(claim, abandon, known)
-        return cancellation, watch
+        self.cancels.hold(claim, abandon, cancellation)
+        return watch
 
     def reporter(self, call_id: str, token: str, *, waits: bool = False) -> ProgressReporter:
         """Make the ``progress`` of a run; see :class:`ProgressReporter` about ``waits``."""
@@ -242,16 +203,6 @@ class Delivery:
             self.writer.send(self.ledger.progress(call_id, token, report), answered)
 
         return ProgressReporter(post, self.watchdog, waits=waits)
-
-    async def _to_a_result(
-        self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
-    ) -> ToolCallResult:
-        """Make a result even of a fault of ours: else the slot is lost and the lease is renewed forever."""
-        outcome = await awaited_outcome(run)
-        if outcome.error is None:
-            return outcome.get()
-        logger.error("call.fault", **claim.run.log_fields, exc_info=outcome.error)
-        return self.reaper.failure(claim, outcome.error, started_at())
 
     def start(self, claim: Claim, cancellation: Cancellation, *, has_begun: bool = False) -> float:
         """Mark the run as started, just before code around it begins.

@@ -7,10 +7,9 @@ opens are its children.
 
 import contextvars
 import threading
-from collections.abc import Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from typing import Any
 
 import structlog
 from opentelemetry import context as otel_context
@@ -27,7 +26,6 @@ from goondan_tasks.contract.events import queue_of
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.contract.names import SEPARATOR, SYSTEM_TOOL, SpanIds
 from goondan_tasks.ledger.record import Claim
-from workers.delivery.spans import RunCoroutine
 
 logger = structlog.get_logger(__name__)
 
@@ -73,12 +71,15 @@ class OtelSpans:
         self._ids = tracer.id_generator = CallIds(tracer.id_generator)
         self._open: dict[str, Span] = {}
 
-    def around(self, claim: Claim, run: RunCoroutine) -> RunCoroutine:
-        """Open the span of a run that begins now; the returned coroutine runs it inside the span."""
+    def around(self, claim: Claim, run: Callable[[], None]) -> None:
+        """Open the span of a run that begins now, and call ``run`` inside of it.
+
+        What ``run`` begins on other threads and on the event loop is inside, too, as it copies the context.
+        """
         span = self._open[claim.token] = self._start(claim.run)
         context = contextvars.copy_context()
         context.run(otel_context.attach, trace.set_span_in_context(span))
-        return _InContext(context, run)
+        context.run(run)
 
     def end(self, claim: Claim, result: ToolCallResult) -> None:
         """End the span of a run with its result."""
@@ -110,26 +111,6 @@ class OtelSpans:
         flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
         remote = SpanContext(trace_id, int(parent.span_id, 16), is_remote=True, trace_flags=flags)
         return trace.set_span_in_context(NonRecordingSpan(remote), otel_context.Context())
-
-
-class _InContext(Generator[Any, Any, ToolCallResult], Coroutine[Any, Any, ToolCallResult]):
-    """A coroutine that takes each of its steps in one context, on any thread."""
-
-    def __init__(self, context: contextvars.Context, coroutine: RunCoroutine) -> None:
-        self._context = context
-        self._coroutine = coroutine
-
-    def send(self, value: Any) -> Any:
-        return self._context.run(self._coroutine.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._context.run(self._coroutine.throw, *error)
-
-    def close(self) -> None:
-        self._context.run(self._coroutine.close)
-
-    def __await__(self) -> Generator[Any, Any, ToolCallResult]:
-        return self
 
 
 def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:

@@ -1,8 +1,8 @@
 """One OpenTelemetry span for each run, in workers whose environment asks for it (extra ``otel``)."""
 
 import sys
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
@@ -12,14 +12,12 @@ from goondan_tasks.ledger.record import Claim
 
 logger = structlog.get_logger(__name__)
 
-RunCoroutine = Coroutine[Any, Any, ToolCallResult]
-
 
 class RunSpans(Protocol):
     """Opens and ends the spans of runs."""
 
-    def around(self, claim: Claim, run: RunCoroutine) -> RunCoroutine:
-        """Open the span of a run that begins now; the returned coroutine runs it inside the span."""
+    def around(self, claim: Claim, run: Callable[[], None]) -> None:
+        """Open the span of a run that begins now, and call ``run`` inside of it."""
 
     def end(self, claim: Claim, result: ToolCallResult) -> None:
         """End the span of a run with its result."""
@@ -28,9 +26,9 @@ class RunSpans(Protocol):
 class NoSpans:
     """Leaves runs as they are."""
 
-    def around(self, claim: Claim, run: RunCoroutine) -> RunCoroutine:
-        """Return the run itself."""
-        return run
+    def around(self, claim: Claim, run: Callable[[], None]) -> None:
+        """Call ``run``."""
+        run()
 
     def end(self, claim: Claim, result: ToolCallResult) -> None:
         """Do nothing."""

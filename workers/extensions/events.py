@@ -13,7 +13,6 @@ from typing import Any
 
 import structlog
 
-from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.history import StepRecord
@@ -42,23 +41,20 @@ Listener = Callable[[JsonObject], Any]
 Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 
 #: the current call, event or opening of a Step; ``None`` in ``register`` and in background threads
-running: ContextVar[Run | Job | None] = ContextVar("running", default=None)
+running: ContextVar[Job | None] = ContextVar("running", default=None)
 
 
 def running_log_fields() -> JsonObject:
     """Return the log fields of the current call, if any."""
-    run = running.get()
-    if isinstance(run, Job):  # after its handler has ended, its thread runs other calls
-        return {} if run.state is JobState.ENDED else run.log_fields.known()
-    return {} if run is None else run.log_fields
+    job = running.get()
+    # after its handler has ended, its thread runs other calls
+    return {} if job is None or job.state is JobState.ENDED else job.log_fields.known()
 
 
 def running_call() -> ToolCall | None:
     """Return the current call, if any."""
-    run = running.get()
-    if run is None:
-        return None
-    return (run.claim.run if isinstance(run, Job) else run).call
+    job = running.get()
+    return None if job is None else job.claim.run.call
 
 
 def running_for(agent: str) -> ToolCall | None:

@@ -47,17 +47,14 @@ class AgentPipelines:
 
     def around_call(
         self, run: Run, services: MiddlewareServices, core: Core[Any]
-    ) -> tuple[Core[ToolCallContext], Sequence[Layer]] | None:
-        """Wrap ``core`` in what the agent's extensions have put around its tool calls, if there is any.
-
-        Return the functions that this calls, too.
-        """
+    ) -> Core[ToolCallContext] | None:
+        """Wrap ``core`` in what the agent's extensions have put around its tool calls, if there is any."""
         layers, older = self.layers(run.call.agent_name, "toolCall"), self.v1.around_call(run, services)
         if older is not None:
-            return older.composed(layers, core), (*older.pre, *layers, *older.post)
+            return older.composed(layers, core)
         if not layers:
             return None
-        return compose(layers, core, on_thread=services.on_thread, shape=services.shape), layers
+        return compose(layers, core, on_thread=services.on_thread, shape=services.shape)
 
     def older(self, agent: str) -> Sequence[Layer] | None:
         """Return the older functions before and after an agent's tool calls; ``None`` if it has none.
@@ -67,6 +64,10 @@ class AgentPipelines:
         if agent not in self.v1.with_calls:
             return None
         return self.v1.mutators(agent, "toolCall.pre", "toolCall.post")
+
+    def older_turns(self, agent: str) -> Sequence[Layer] | None:
+        """Return the older functions before and after an agent's Turns; ``None`` if it has none."""
+        return self.v1.mutators(agent, "turn.pre", "turn.post") or None
 
     def clear(self, agent: str) -> None:
         for point in get_args(Point):

@@ -1,1 +1,1 @@
-"""The fast path of calls, and the worker as Celery sees it: its pool, queues, start and end."""
+"""The road of calls, and the worker as Celery sees it: its pool, queues, start and end."""

@@ -1,10 +1,10 @@
-"""The fast path of calls in a worker: reserve and claim in one trip, mark as started, run, send the result.
+"""The road of calls in a worker: reserve and claim in one trip, mark as started, run, send the result.
 
 One thread *leads*. It takes calls off the queues over its own connection, runs the short ones one after
 another, and sends their results along with the next reservation: handing a call to another thread would cost
 more than a short call does. When a handler takes long, the watch thread elects another leader, which takes
 over the connection, the claimed calls and the unsent results. There are never more handlers than slots;
-claimed calls without a slot return to their queue. Calls that are not plain are carried out by the pool.
+claimed calls without a slot return to their queue. Calls that need something first are prepared by the pool.
 """
 
 import threading
@@ -30,7 +30,7 @@ from workers.job import STATES, Ended, Job, JobState
 from workers.plain_context import PlainContext
 from workers.plan import Plan
 from workers.pool.limits import finish_many, follow, note_verdict
-from workers.pool.loop_calls import LoopCalls, Pool, log_damaged, note_stored
+from workers.pool.loop_calls import LoopCalls, Pool, end_detached, log_damaged, note_stored
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
@@ -176,7 +176,7 @@ class Lead:
         return [(job.id, job.token) for job in (*self.jobs, *unconfirmed)]
 
     def detach_now(self, job: Job) -> None:
-        """Let a plain call that is about to wait go on alone, and another thread lead.
+        """Let a call that is about to wait go on alone, and another thread lead.
 
         Work that outlives its call may still use the call's context: then there is nothing to detach.
         """
@@ -261,7 +261,7 @@ class Lead:
                 self._ready.append(job)
             else:  # when its lease is over, a sweep gives it to a process that can read it
                 logger.error("call.not_readable", **job.log_fields.known())
-        self._runtime.revisions.active.executor.plans.prepare(self._ready)
+        self._runtime.revisions.active.executor.plans.learn_steps(self._ready)
 
     def _run_next(self, number: int) -> None:
         self._has_slot = self._has_slot or self._slots.take()
@@ -281,7 +281,7 @@ class Lead:
     def _run_job(self, job: Job, number: int) -> None:
         plan = self._plan(job)
         if plan is None:
-            self._carry_out(job, number)
+            self._prepare(job, number)
             return
         if job.early is not None:
             self._end(job, plan, job.early, None)
@@ -296,7 +296,7 @@ class Lead:
             self._mark_ahead()
         if job.state is JobState.KEYED:
             job.plan = None
-            self._carry_out(job, number)
+            self._prepare(job, number)
         elif job.state is not JobState.STARTED:
             self._end_unstarted(job)
         elif plan.on_loop:
@@ -315,28 +315,29 @@ class Lead:
         return self._queues is None or self._pool.is_draining
 
     def _plan(self, job: Job) -> Plan | None:
-        """Return how a plain call is run, and check its arguments; ``None`` if the call is not plain."""
-        if job.plan is not None or not self._may_be_plain(job):
+        """Return how a call is run, and check its arguments; ``None`` if it has to be prepared."""
+        if job.plan is not None or self._needs_more(job):
             return job.plan
-        plans = self._runtime.revisions.active.executor.plans
-        job.plan = plans.of(job)
+        revision = self._runtime.revisions.loaded(job)
+        if revision is None:
+            return None
+        job.plan = revision.executor.plans.of(job)
         if job.plan is not None:
-            job.early = plans.early_result(job, job.plan)
+            job.early = revision.executor.early_result(job, job.plan)
         return job.plan
 
-    def _may_be_plain(self, job: Job) -> bool:
+    def _needs_more(self, job: Job) -> bool:
         is_small = job.size <= self._runtime.settings.max_args_bytes
-        is_runnable = job.verdict is Verdict.RUN and job.bundle_ref is None
-        return is_small and is_runnable and not self._delivery.has_spans
+        return not is_small or job.verdict is not Verdict.RUN or self._delivery.has_spans
 
-    def _carry_out(self, job: Job, number: int) -> None:
-        """Let the pool carry out a call that is not plain; the call keeps its slot until it ends."""
+    def _prepare(self, job: Job, number: int) -> None:
+        """Let the pool prepare and run a call; the call keeps its slot until it ends."""
         self._has_slot = False
         if self._runtime.revisions.active.executor.plans.is_slow(job):
-            self._threads.run(partial(self._pool.carry_out_claimed, job))
+            self._threads.run(partial(self._pool.prepare_and_run, job))
             return
         self._begin(job)
-        self._pool.carry_out_claimed(job)
+        self._pool.prepare_and_run(job)
         with self._lock:
             if number == self._leader:
                 self._running = None
@@ -353,7 +354,7 @@ class Lead:
         context = PlainContext(job, self._pool)
         job.begin(is_wrapped=plan.is_wrapped)
         self._begin(job)
-        result = self._runtime.revisions.active.executor.plans.run(job, plan, context, self._pool.mark_again)
+        result = plan.runner.run(job, plan, context, self._pool.mark_again)
         with self._lock:
             is_short = job.end_detached is None
             if is_short:
@@ -361,7 +362,7 @@ class Lead:
                 self._short += 1
         job.state = JobState.ENDED
         if not is_short:
-            self._end_detached(job, result)
+            end_detached(job, result)
             return
         self._end(job, plan, result, job.let_go())
 
@@ -370,19 +371,7 @@ class Lead:
         job.begin(is_wrapped=plan.is_wrapped)
         self._pool.detach(job)
         self._has_slot = False  # it goes with the call
-        self._threads.run(partial(self._run_detached, job, plan))
-
-    def _run_detached(self, job: Job, plan: Plan) -> None:
-        context = PlainContext(job, self._pool)
-        result = self._runtime.revisions.active.executor.plans.run(job, plan, context, self._pool.mark_again)
-        job.state = JobState.ENDED
-        self._end_detached(job, result)
-
-    def _end_detached(self, job: Job, result: bytes | ToolCallResult) -> None:
-        assert job.end_detached is not None  # noqa: S101 - detached
-        if job.reporter is not None:
-            job.reporter.flush()
-        job.end_detached(ToolCallResult.from_json(result) if isinstance(result, bytes) else result)
+        self._threads.run(partial(self._pool.run_detached, job, plan))
 
     def _end(self, job: Job, plan: Plan, result: bytes | ToolCallResult, report: bytes | None = None) -> None:
         """Keep a short call's result for the next packet, behind its last report; or let the pool end it."""
@@ -421,7 +410,7 @@ class Lead:
                 self._pause_if_refused()
                 try:
                     if job.state is JobState.CLAIMED:
-                        self._post_marks([job, *self._plain_ahead()])
+                        self._post_marks([job, *self._next_ahead()])
                     self._reader.settle()
                 except RedisError as error:
                     self._refused(error)
@@ -432,11 +421,11 @@ class Lead:
             del self._unconfirmed[job.token]
 
     def _mark_ahead(self) -> None:
-        if jobs := self._plain_ahead():
+        if jobs := self._next_ahead():
             self._send(partial(self._post_marks, jobs), self._send_results)
 
-    def _plain_ahead(self) -> list[Job]:
-        """Return the next plain calls, to be marked together; none unless all have been short."""
+    def _next_ahead(self) -> list[Job]:
+        """Return the next calls to be marked together; none unless all have been short."""
         jobs: list[Job] = []
         if self._short < GROUP:
             return jobs
@@ -589,7 +578,7 @@ class Lead:
     def _take_over(self, job: Job) -> None:
         """Let the running call go on alone, and another thread lead."""
         self._short = 0
-        if job.plan is not None:
+        if job.plan is not None and job.watch is None:  # else the pool has it already
             self._has_slot = False  # it goes with the call
             job.plan.detector.note_slow()
             self._pool.detach(job)

@@ -1,4 +1,4 @@
-"""Limits on the fast path: the script that reserves messages and claims their calls has asked them."""
+"""Limits of claimed calls: the script that reserves messages and claims their calls has asked them."""
 
 from collections.abc import Sequence
 from typing import Any

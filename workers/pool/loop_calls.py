@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError
 from broker_config.queue_reader import Batch
 from broker_config.refusals import refusal_text
 from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.events import handling_agent
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.ledger.record import NO_CALL, Stored, damaged
 from workers.cancellation import timed_out
@@ -31,7 +32,6 @@ from workers.job import Ended, Job, JobState
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices, PlainContext
 from workers.plan import Plan
-from workers.plans import Plans
 from workers.pool.limits import finish_many
 from workers.runtime import WorkerRuntime
 
@@ -47,16 +47,19 @@ MOST_STORED = 500
 
 
 class Pool(ContextServices, Protocol):
-    """What the fast path needs of :class:`workers.pool.pool.CallPool`.
+    """What the lead needs of :class:`workers.pool.pool.CallPool`.
 
-    The pool carries out the calls that are not plain, and looks after those that take long.
+    The pool prepares the calls that need something first, and looks after those that take long.
     """
 
     #: whether calls that have not begun go back: the worker drains
     is_draining: bool
 
-    def carry_out_claimed(self, job: Job) -> None:
-        """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
+    def prepare_and_run(self, job: Job) -> None:
+        """Prepare a claimed call on this thread, and run it; its slot is taken, and freed at its end."""
+
+    def run_detached(self, job: Job, plan: Plan) -> None:
+        """Run a detached call on this thread."""
 
     def detach(self, job: Job, expire: Callable[[], None] | None = None) -> None:
         """Take over the lease, cancellation, time limit and end of a call that takes long.
@@ -84,10 +87,10 @@ class Pool(ContextServices, Protocol):
         """
 
     def end_cancelled(self, job: Job) -> None:
-        """End a plain call that is cancelled, as Redis says."""
+        """End a call that is cancelled, as Redis says."""
 
     def flush(self) -> None:
-        """Send what the general path has put off."""
+        """Send what calls have put off."""
 
 
 @dataclass(eq=False, slots=True)
@@ -96,7 +99,6 @@ class LoopCall:
 
     job: Job
     plan: Plan
-    plans: Plans
     #: ``None`` until the event loop has begun it
     task: asyncio.Task[None] | None = None
     #: whether its blocking handler runs on a thread, which must not be abandoned
@@ -127,11 +129,12 @@ class LoopCall:
             if not self.is_past_limit or self.task is None:
                 raise
             self.task.uncancel()
-            raise timed_out(self.plan.limit_seconds) from None
+            agent = handling_agent(self.job.original) if self.plan.is_turn else None
+            raise timed_out(self.plan.limit_seconds, agent=agent) from None
 
 
 class LoopCalls:
-    """The calls of one worker process; :meth:`begin` is the leader's."""
+    """The calls of one worker process."""
 
     def __init__(
         self,
@@ -181,9 +184,16 @@ class LoopCalls:
 
     def begin(self, job: Job, plan: Plan) -> None:
         """Let the loop run a call that is marked as started, after the next flush; its slot goes with it."""
-        call = LoopCall(job, plan, self._runtime.revisions.active.executor.plans)
+        call = LoopCall(job, plan)
         job.begin(is_wrapped=plan.is_wrapped)
         self._short[job.token] = call
+        self._event_loop.put_off(partial(self._start, call))
+
+    def begin_detached(self, job: Job, plan: Plan) -> None:
+        """Let the loop run a call that the pool looks after, after the next flush."""
+        call = LoopCall(job, plan)
+        job.begin(is_wrapped=plan.is_wrapped)
+        self._hand_over(call)
         self._event_loop.put_off(partial(self._start, call))
 
     def look(self) -> None:
@@ -200,10 +210,13 @@ class LoopCalls:
             call = self._short.get(job.token)
             if call is None:
                 return
-            self._lasting[job.token] = call
-            self._pool.detach(job, partial(self._on_loop, call.expire) if call.plan.is_awaited else None)
+            self._hand_over(call)
             del self._short[job.token]  # not before: a drain must find the call in one of the two places
-            job.ensure_cancellation().on_cancel(partial(self._on_loop, call.interrupt))
+
+    def _hand_over(self, call: LoopCall) -> None:
+        self._lasting[call.job.token] = call
+        self._pool.detach(call.job, partial(self._on_loop, call.expire) if call.plan.is_awaited else None)
+        call.job.ensure_cancellation().on_cancel(partial(self._on_loop, call.interrupt))
 
     # On the event loop.
 
@@ -224,10 +237,11 @@ class LoopCalls:
             self._threads.run(partial(self._end_general, call, FunctionOutcome(error=fault)))
 
     def _called(self, call: LoopCall) -> Coroutine[Any, Any, Any]:
-        job, plan, plans = call.job, call.plan, call.plans
-        context = PlainContext(job, self._pool, partial(plans.wire, job, limit_seconds=plan.limit_seconds))
+        job, plan = call.job, call.plan
+        wire = partial(plan.runner.wire, job, limit_seconds=plan.limit_seconds)
+        context = PlainContext(job, self._pool, wire)
         handle = partial(call.handle if plan.is_awaited else partial(self._handle_beside, call), context)
-        return plans.run_on_loop(job, plan, handle, self._run_beside, self._pool.mark_again)
+        return plan.runner.run_on_loop(job, plan, handle, self._run_beside, self._pool.mark_again)
 
     async def _handle_beside(self, call: LoopCall, context: ToolContext, arguments: JsonObject) -> Any:
         """Run a blocking handler on a thread; a slow one gets one of its own."""
@@ -259,16 +273,16 @@ class LoopCalls:
             job.state = JobState.ENDED
             if is_short:
                 self._unconfirmed[job.token] = job
-        result = call.plans.plain_result(job, call.plan, outcome) if is_short else None
+        result = call.plan.runner.plain_result(job, call.plan, outcome) if is_short else None
         if result is None:
             self._threads.run_short(partial(self._end_general, call, outcome))
             return
         self._report(job, job.let_go())
         self._ended.append(Ended(job, result))
         if len(self._ended) == 1:
-            asyncio.get_running_loop().call_soon(self._hand_over)
+            asyncio.get_running_loop().call_soon(self._hand_on)
 
-    def _hand_over(self) -> None:
+    def _hand_on(self) -> None:
         ended, self._ended = self._ended, []
         self._threads.run_short(partial(self._store, ended))
 
@@ -286,7 +300,7 @@ class LoopCalls:
     def _end_general(self, call: LoopCall, outcome: FunctionOutcome[Any]) -> None:
         """End a call that is detached, or whose result is not a plain one; this may block."""
         job, plan = call.job, call.plan
-        result = call.plans.general_result(job, plan, outcome)
+        result = plan.runner.general_result(job, plan, outcome)
         self._report(job, None if job.reporter is None else job.reporter.last())
         if job.end_detached is not None:
             self._lasting.pop(job.token, None)
@@ -356,3 +370,11 @@ def log_damaged(job: Job, reason: str = NO_CALL) -> None:
     failure = damaged(job.id, reason)
     fields = {"reason": failure.message, "remedy": failure.suggestion}
     logger.error("call.not_stored", **job.log_fields.known(), **fields)
+
+
+def end_detached(job: Job, result: bytes | ToolCallResult) -> None:
+    """End a detached call whose handler has ended on this thread."""
+    assert job.end_detached is not None  # noqa: S101 - detached
+    if job.reporter is not None:
+        job.reporter.flush()
+    job.end_detached(ToolCallResult.from_json(result) if isinstance(result, bytes) else result)

@@ -1,7 +1,7 @@
 """Calls as Celery's remote control and its monitors (Flower) see them: views, made when they are asked for.
 
 Events go out in batches: Celery itself would send them on every turn of the main loop, which each event
-wakes. Those of a plain call are written by template when its result is stored. The beginning of any other
+wakes. Those of a short call are written by template when its result is stored. The beginning of any other
 call is reported here, and its end when that is stored (:mod:`goondan_tasks.fleet.monitors`). A message that
 runs nothing causes no events.
 """
@@ -33,7 +33,7 @@ FLUSH_SECONDS = 0.2
 #: how many events are sent without waiting for more
 MOST_EVENTS = 500
 
-#: for how many plain calls the events are kept while the broker is away
+#: for how many short calls the events are kept while the broker is away
 MOST_CALLS = 3_000
 
 #: events as Celery writes them (celery/events/event.py ``Event``, celery/worker/request.py)
@@ -64,7 +64,7 @@ def tell_claim(job: Job, dispatcher: Any, monitors: Monitors) -> None:
         "eta": None,
         "expires": None,
     }
-    # a plain call that takes long may have been queued after it was asked for
+    # a call that takes long may have been queued after it was asked for
     monitors.add(job.worker, received, _clock_time(job.begun_at) if job.begun_at else None)
 
 
@@ -133,14 +133,14 @@ def _clock_time(moment: float) -> float:
     return time() - monotonic() + moment
 
 
-class PlainEvents:
-    """Keeps the events of plain calls until they are sent; any thread may add some."""
+class ShortEvents:
+    """Keeps the events of short calls until they are sent; any thread may add some."""
 
     def __init__(self) -> None:
         self._written: list[str] = []
 
     def add(self, dispatcher: Any, ended: Sequence[tuple[Job, ToolCallResult | None]]) -> None:
-        """Write the events of plain calls that have ended, each with its failure if it has failed."""
+        """Write the events of short calls that have ended, each with its failure if it has failed."""
         if not sends_events(dispatcher) or len(self._written) > MOST_CALLS:
             return
         now, since_boot = time(), time() - monotonic()

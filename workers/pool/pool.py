@@ -22,7 +22,7 @@ from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
 from broker_config.scripts import ClaimOnReserve
 from broker_config.settings import Settings
-from goondan_tasks.authoring.tool_api import Logger, ToolContext
+from goondan_tasks.authoring.tool_api import Logger
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.contract.errors import (
     BrokerUnreachableError,
@@ -35,21 +35,21 @@ from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.fleet.call_counts import CountedCall
 from goondan_tasks.fleet.monitors import task_name
 from goondan_tasks.ledger.record import Claim, Verdict
-from workers.cancellation import way_timed_out
-from workers.concurrency.event_loop import drive
+from workers.cancellation import Watch, way_timed_out
 from workers.concurrency.slots import KeptSlot, QueuedJob, ReleasedSlot, Slots, Wait
 from workers.concurrency.threads import DaemonThreads, InOrder, Work
 from workers.concurrency.watchdog import CallOff
-from workers.contexts import RunServices
 from workers.delivery.incoming import Incoming
-from workers.executor import PATIENCE_SECONDS
 from workers.extensions.events import running
-from workers.job import Ended, Job
-from workers.kept_lines import logger_of_job
+from workers.job import Ended, Job, JobState
+from workers.kept_lines import logger_of
 from workers.outcome import outcome_of
+from workers.plain_context import PlainContext
+from workers.plan import Plan
 from workers.pool.intake import Intake, ReservedMessage
 from workers.pool.lead import Lead
-from workers.pool.monitoring import PlainEvents, count, sends_events, task_of_job, tell_claim, tell_start
+from workers.pool.loop_calls import end_detached
+from workers.pool.monitoring import ShortEvents, count, sends_events, task_of_job, tell_claim, tell_start
 from workers.pool.refusal import refuse, refusing_without_threads
 from workers.progress_reporter import ProgressReporter
 from workers.runtime import WorkerRuntime, process_runtime
@@ -64,6 +64,9 @@ MOST_ARENAS = 2
 
 #: the garbage is collected after this many new objects, which is about a hundred calls
 YOUNG_OBJECTS = 20_000
+
+#: how long an async handler that is cancelled at its limit may take to end before the call ends without it
+PATIENCE_SECONDS = 1.0
 
 #: how many slots a worker may have
 MOST_SLOTS = 10_000
@@ -109,7 +112,7 @@ class CallPool(BasePool):
         #: whether the worker drains: no call begins, and those that have not begun go back. The handler of
         #: SIGTERM sets it, which may not take a lock
         self.is_draining = False
-        self.events = PlainEvents()
+        self.events = ShortEvents()
         #: the turn of the latest message: limits are asked in the order of messages
         self._latest: InOrder | None = None
         #: Celery's consumer
@@ -205,7 +208,7 @@ class CallPool(BasePool):
             self._slots.expect(-is_events_queue(queued.message.queue))
         self.intake.give_back([*(queued.message for queued in waiting), *self.intake.take_later()])
 
-    # For the fast path: see :class:`workers.pool.loop_calls.Pool`.
+    # For the lead: see :class:`workers.pool.loop_calls.Pool`.
 
     def deliver(self, batch: Batch) -> None:
         """Take the messages that were not claimed."""
@@ -213,58 +216,49 @@ class CallPool(BasePool):
             self.take(message)
 
     def workdir(self, job: Job) -> Path:
-        """Return the workdir of a plain call, and make it on first use."""
-        return self._runtime.revisions.active.executor.plans.workdir(job)
+        """Return the workdir of a call, and make it on first use."""
+        return job.planned.runner.workdir(job)
 
     def logger(self, job: Job) -> Logger:
-        """Return the logger of a plain call."""
-        return logger_of_job(job)
+        """Return the logger of a call."""
+        return logger_of(job)
 
     def progress(self, job: Job) -> ProgressReporter:
-        """Return what reports the progress of a plain call: with its result, unless the call takes long."""
+        """Return what reports the progress of a call: with its result, unless the call takes long."""
         if job.reporter is None:
             job.reporter = self._runtime.delivery.reporter(job.id, job.token, waits=True)
             if job.end_detached is not None:
                 job.reporter.begin()
         return job.reporter
 
-    def context(self, job: Job) -> ToolContext:
-        """Make the whole context of a plain call."""
-        claim, plan = job.claim, job.plan
-        assert plan is not None  # noqa: S101 - a plain call
-        services = RunServices(
-            job.ensure_cancellation(),
-            self.progress(job),
-            partial(self._release_slot_of, job),
-            claim_token=job.token,
-        )
-        contexts = self._runtime.revisions.active.executor.contexts
-        context: ToolContext = contexts.make(claim.run, plan.tool, services, limit_seconds=job.seconds_left)
-        return context
+    def context(self, job: Job) -> Any:
+        """Make the whole context of a call."""
+        return job.planned.runner.context(job, self)
 
-    def _release_slot_of(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
-        """Release the slot of a plain call that waits, and detach it: a wait may be long."""
+    def release_slot(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
+        """Release the slot of a call that waits, and detach it: a wait may be long."""
         assert self.lead is not None  # noqa: S101 - it runs the call
         self.lead.detach_now(job)
         if job.token not in self.jobs:
             return KeptSlot()  # the call has ended, and something that it left behind waits
-        return self._release_slot(job, wait)
+        job.released_slot = self._slots.release_slot(wait)
+        self.flush()
+        self.lead.step_aside()
+        return job.released_slot
 
     def detach(self, job: Job, expire: Callable[[], None] | None = None) -> None:
-        """Take over the lease, cancellation, time limit and end of a plain call that takes long.
+        """Take over the lease, cancellation, time limit and end of a call that takes long.
 
         ``expire`` interrupts its handler at the time limit, if it can be interrupted.
         """
-        claim, plan = job.claim, job.plan
-        assert plan is not None  # noqa: S101 - a plain call
-        self._accept(job)
-        self._tell_claim(job)
-        self._tell_start(job, job.begun_at)
-        answer = partial(self._answer, job, claim)
-        cancellation = job.ensure_cancellation()
-        _, watch = self._runtime.delivery.hold(claim, answer, lambda: job.started_at, cancellation)
+        claim, plan = job.claim, job.planned
+        if job.watch is None:
+            self._accept(job)
+            self._tell_claim(job)
+        watch = job.watch or self._hold(job)
 
         def limit_handler(seconds: float) -> CallOff:
+            self._tell_start(job, monotonic() - seconds)
             self._runtime.limiter.begin(claim)
             if plan.is_isolated:
                 return lambda: None
@@ -281,7 +275,7 @@ class CallPool(BasePool):
 
         job.limit_handler(limit_handler)
         end_limit: CallOff = job.end_handler
-        if plan.is_wrapped:  # what is around it may take as long again as the handler
+        if plan.has_layers:  # what is around it may take as long again as the handler
             end_limit = watch(2 * plan.limit_seconds, way_timed_out, patience=job.begun_at - monotonic())
 
         def end(result: ToolCallResult) -> None:
@@ -293,13 +287,19 @@ class CallPool(BasePool):
         if job.reporter is not None:
             job.reporter.begin()
 
+    def _hold(self, job: Job) -> Watch:
+        """Look after the lease and the cancellation of a call from now on."""
+        answer, cancellation = partial(self._answer, job, job.claim), job.ensure_cancellation()
+        job.watch = self._runtime.delivery.hold(job.claim, answer, lambda: job.started_at, cancellation)
+        return job.watch
+
     def finish(self, job: Job, result: ToolCallResult) -> None:
-        """End a plain call with a result that is not plain, such as a pending one, or one to be retried."""
+        """End a call with a result that is not plain, such as a pending one, or one to be retried."""
         claim, delivery = job.claim, self._runtime.delivery
         self._tell_claim(job)
-        if job.begun_at:
+        if job.started_at is not None:
             self._tell_start(job, job.begun_at)
-        delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
+        delivery.hold(claim, lambda _: False, lambda: job.started_at, job.ensure_cancellation())
         delivery.result_writer.finish(claim, result)
         delivery.flush()
 
@@ -318,15 +318,15 @@ class CallPool(BasePool):
         job.fresh_until = delivery.start(job.claim, cancellation, has_begun=bool(job.begun_at))
 
     def end_cancelled(self, job: Job) -> None:
-        """End a plain call that is cancelled, as Redis says."""
+        """End a call that is cancelled, as Redis says."""
         self.finish(job, self._runtime.reaper.cancelled(job.claim.run.ok(None, job.started_at)))
 
-    def carry_out_claimed(self, job: Job) -> None:
-        """Carry out a claimed call that is not plain, on this thread; its slot is taken already."""
+    def prepare_and_run(self, job: Job) -> None:
+        """Prepare a claimed call on this thread, and run it; its slot is taken already."""
         self._accept(job)
-        self._without_fault(job, partial(self._check_and_carry_out, job))
+        self._without_fault(job, partial(self._admit, job))
 
-    def _check_and_carry_out(self, job: Job) -> None:
+    def _admit(self, job: Job) -> None:
         delivery, incoming = self._runtime.delivery, _incoming_of(job)
         try:
             delivery.call_of(incoming)
@@ -335,6 +335,12 @@ class CallPool(BasePool):
             self._end(job)
             return
         self._carry_out(job, delivery.limiter.admit_claimed(job.claim))
+
+    def run_detached(self, job: Job, plan: Plan) -> None:
+        """Run a detached call on this thread."""
+        result = plan.runner.run(job, plan, PlainContext(job, self), self.mark_again)
+        job.state = JobState.ENDED
+        end_detached(job, result)
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         """Log stored results, count them, and tell Celery's monitors."""
@@ -373,14 +379,6 @@ class CallPool(BasePool):
 
     def _tell_start(self, job: Job, begun_at: float | None = None) -> None:
         tell_start(job, self.consumer.event_dispatcher, self._runtime.monitors, begun_at)
-
-    def _release_slot(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
-        """Release the slot of a call while it waits."""
-        job.released_slot = self._slots.release_slot(wait)
-        self.flush()
-        if self.lead is not None:
-            self.lead.step_aside()
-        return job.released_slot
 
     def _begin(self, message: ReservedMessage, turn: InOrder) -> None:
         """Carry out the call of a message, on this thread; its slot is taken already."""
@@ -446,37 +444,43 @@ class CallPool(BasePool):
         self._runtime.delivery.settle(claim)
 
     def _carry_out(self, job: Job, claim: Claim) -> None:
-        delivery, event_loop = self._runtime.delivery, self._runtime.event_loop
         if claim.verdict is not Verdict.RUN:
             self._settle(claim)
             self._end(job)
             return
         self._tell_claim(job)
-        coroutine = delivery.carry_out(
-            claim,
-            partial(self._answer, job, claim),
-            partial(self._release_slot, job),
-            on_thread=self._run_beside_loop,
-            on_start=partial(self._tell_start, job),
-        )
-        finish, ended = partial(self._finish, job, claim), drive(coroutine)
-        if ended is None:
-            event_loop.carry_on(coroutine, partial(self._finish_soon, finish))
-        else:
-            finish(ended[0])
+        self._runtime.delivery.spans.around(claim, partial(self._run, job))
         running.set(None)  # this thread does other things now
 
-    def _finish_soon(self, finish: Callable[[ToolCallResult], None], result: ToolCallResult) -> None:
-        """Finish a call that ended on the event loop; on a thread of its own if that may block."""
-        may_block = result.error is not None or self._runtime.delivery.has_spans
-        (self._threads.run if may_block else self._threads.run_short)(partial(finish, result))
+    def _run(self, job: Job) -> None:
+        """Prepare a call, which may block, and run it by its plan, on this thread or on the event loop."""
+        watch = self._hold(job)
+        prepared = outcome_of(partial(self._prepared, job, watch))
+        if prepared.error is not None:
+            fault = self._told(prepared.error, job.log_fields.known())
+            self._finish(job, job.claim, self._runtime.reaper.failure(job.claim, fault))
+            return
+        early = prepared.get()
+        if early is not None:
+            self._finish(job, job.claim, early)
+            return
+        assert self.lead is not None  # noqa: S101 - the pool has started
+        plan = job.planned
+        if plan.on_loop:
+            self.lead.on_loop.begin_detached(job, plan)
+        else:
+            job.begin(is_wrapped=plan.is_wrapped)
+            self.detach(job)
+            self.run_detached(job, plan)
 
-    def _run_beside_loop(self, work: Work, then: Work) -> None:
-        def both() -> None:
-            work()
-            self._runtime.event_loop.put_off(then)
+    def _prepared(self, job: Job, watch: Watch) -> ToolCallResult | None:
+        executor = self._runtime.revisions.opened(job).executor
+        return executor.prepare(job, watch, self._mark)
 
-        self._threads.run(both)
+    def _mark(self, job: Job) -> None:
+        """Mark a call as started."""
+        job.fresh_until = self._runtime.delivery.start(job.claim, job.ensure_cancellation())
+        job.state = JobState.STARTED
 
     def _answer(self, job: Job, claim: Claim, result: ToolCallResult) -> bool:
         """End a call whose handler still runs on its thread; return whether the call had no result yet."""

@@ -43,7 +43,6 @@ from workers.instances.service import InstanceService
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
 from workers.javascript.tools import HostedTools, Hosts
 from workers.oauth import WorkerOAuth, make_oauth
-from workers.plans import Plans
 from workers.processes.confinement import Confinement
 from workers.processes.frames import ROOM_BYTES
 from workers.processes.isolation import Children, Isolation
@@ -54,7 +53,6 @@ from workers.tools.registry import Registry
 from workers.tools.system_tools import system_tools
 from workers.turns.catalog_guard import CatalogGuard
 from workers.turns.steps import Steps, StepTerms, step_tool
-from workers.turns.turns import Turns
 from workers.v1.extension_api import v1_api
 from workers.v1.views import Views
 
@@ -460,16 +458,7 @@ def make_executor(
     guard, pipelines, events = CatalogGuard(registry, steps), services.pipelines, services.events
     suspension = Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds)
     endings = Endings(registry, guard, outputs, suspension, settings.help_url)
-    return Executor(
-        registry,
-        contexts,
-        guard=guard,
-        pipelines=pipelines,
-        events=events,
-        turns=Turns(pipelines, events),
-        endings=endings,
-        plans=Plans(registry, contexts, pipelines, events, endings, event_loop),
-    )
+    return Executor(registry, contexts, pipelines, events, endings, event_loop)
 
 
 def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:

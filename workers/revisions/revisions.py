@@ -7,22 +7,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from time import monotonic
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import structlog
 
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.contract.events import is_event
-from goondan_tasks.contract.failure import describe, named_error
-from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.failure import named_error
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
-from workers.cancellation import Watch
 from workers.concurrency.threads import on_new_thread
-from workers.contexts import RunServices
-from workers.executor import StartMark
+from workers.job import Job, JobState
 from workers.outcome import outcome_of
 from workers.revisions.revision import Revision, RevisionFactory
 from workers.tools.registry import Registry
@@ -90,16 +87,19 @@ class _KeptRevision:
     last_used: float
     #: the agents that it is prepared for
     prepared_for: tuple[str, ...]
-    #: the number of calls that run with it
-    runs: int = 0
+    #: the calls that run with it; others that nobody has let go of yet have ended
+    jobs: WeakSet[Job] = field(default_factory=WeakSet)
 
-    @property
-    def is_idle(self) -> bool:
-        return self.runs == 0 and self.revision.steps.are_closed
+    def is_idle(self, now: float) -> bool:
+        """Return whether no call runs with it and no Step is open; running calls use it until ``now``."""
+        if any(job.state is not JobState.ENDED for job in self.jobs):
+            self.last_used = now
+            return False
+        return self.revision.steps.are_closed
 
 
 class Revisions:
-    """Runs each call with the revision that it names, or with the active one."""
+    """Gives each call the revision that it names, or the active one."""
 
     def __init__(
         self,
@@ -192,7 +192,8 @@ class Revisions:
         """Close, on other threads, the inactive revisions that were not used for a while."""
         now = self._clock()
         with self._lock:
-            idle = [one for one in self._kept.values() if one.is_idle and one.revision is not self._active]
+            unused = (one for one in self._kept.values() if one.revision is not self._active)
+            idle = [one for one in unused if one.is_idle(now)]
             idle.sort(key=lambda one: one.last_used, reverse=True)
             limits = (UNUSED_SECONDS if place < MOST_UNUSED else JUST_USED_SECONDS for place in count())
             closed = [one for one, limit in zip(idle, limits, strict=False) if now - one.last_used > limit]
@@ -236,37 +237,33 @@ class Revisions:
         ref = self._ref_of_step(call) or self._active.ref
         return call.model_copy(update={"bundle_ref": ref})
 
-    async def execute(
-        self, run: Run, mark_started: StartMark, *, watch: Watch, services: RunServices
-    ) -> ToolCallResult:
-        """Run a call with its revision's executor; see :meth:`workers.executor.Executor.execute`."""
-        try:
-            kept = self._acquire(run.call)
-        except GoondanError as error:
-            return run.failed(describe(error, help_url=self._factory.settings.help_url), None)
-        try:
-            executor = self._active.executor if kept is None else kept.revision.executor
-            return await executor.execute(run, mark_started, watch=watch, services=services)
-        finally:
-            if kept is not None:
-                self._release(kept)
-
-    def _acquire(self, call: ToolCall) -> _KeptRevision | None:
-        """Return a call's revision, kept open until :meth:`_release`; ``None`` if none is followed."""
-        if not self._is_followed and call.bundle_ref is None:
+    def loaded(self, job: Job) -> Revision | None:
+        """Return the revision of a claimed call if that is the active one; it stays open for the call."""
+        active = self._active
+        if job.bundle_ref is not None and job.bundle_ref != active.ref:
             return None
+        if self._is_followed:
+            with self._lock:
+                kept = self._kept.get(active.ref or "")
+                if kept is None:  # it was just replaced, and closed
+                    return None
+                kept.jobs.add(job)
+        return active
+
+    def opened(self, job: Job) -> Revision:
+        """Return the revision of a claimed call, loading it if necessary; it stays open for the call.
+
+        This blocks; raises as :meth:`of`.
+        """
+        if not self._is_followed and job.bundle_ref is None:
+            return self._active
         while True:
-            ref = self.of(call.bundle_ref).ref or ""
+            ref = self.of(job.bundle_ref).ref or ""
             with self._lock:
                 kept = self._kept.get(ref)
                 if kept is not None:  # otherwise it was just closed
-                    kept.runs += 1
-                    return kept
-
-    def _release(self, kept: _KeptRevision) -> None:
-        with self._lock:
-            kept.runs -= 1
-            kept.last_used = self._clock()
+                    kept.jobs.add(job)
+                    return kept.revision
 
     def _ready(self, ref: str) -> Revision:
         """Load a revision, or prepare it for new agents; called by one thread at a time for each ref."""

@@ -57,7 +57,7 @@ from workers.thinking.providers import ModelProvider
 from workers.thinking.shortening import exchange, shorten, withdraw
 from workers.thinking.turn_stream import StepStream, TurnStream
 from workers.turns.pipeline import OnError
-from workers.turns.turns import TurnState
+from workers.turns.turn_state import TurnState
 
 logger = structlog.get_logger(__name__)
 

@@ -52,13 +52,13 @@ class CatalogGuard:
             _log_exemption(call)
         return bound
 
-    def admits(self, call: JsonObject) -> bool:
+    def admits(self, call: JsonObject, bundle_ref: str | None) -> bool:
         """Return whether a Step that is known here lists the tool of a wire record, which has a plan.
 
         This asks nobody. If it is false, :meth:`admit` decides, and says what is wrong.
         """
         step = None if self._steps is None else self._steps.known(call)
-        if step is None or step.record.bundle_ref is not None:
+        if step is None or step.record.bundle_ref not in (None, bundle_ref):
             return False
         name = call["toolName"]
         return step.catalog.item(name) is not None and name not in step.record.origins

@@ -63,7 +63,7 @@ from workers.turns.pipeline import (
     blocking,
     compose,
 )
-from workers.turns.turns import AskModel
+from workers.turns.turn_state import AskModel
 
 logger = structlog.get_logger(__name__)
 

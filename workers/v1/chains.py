@@ -349,10 +349,6 @@ class TurnWay:
     pre: Sequence[Mutator]
     post: Sequence[Mutator]
 
-    @property
-    def functions(self) -> Sequence[Layer]:
-        return (*self.pre, *self.post)
-
     def composed(
         self, turn: Core[TurnContext], cancellation: Cancellation, on_thread: RunOnThread
     ) -> Core[TurnContext]:
@@ -413,7 +409,7 @@ class V1Chains:
         self._ranks.add(agent, point, mutator, priority)
         if point in ("toolCall.pre", "toolCall.post"):
             self.with_calls |= {agent}
-            self._layers.version += 1  # what happens around calls has changed
+        self._layers.version += 1  # what happens around calls and Turns has changed
 
     def wrap(
         self,

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from broker_config.settings import Settings
 from goondan_tasks.authoring.extension_api import Middleware, ToolCallContext
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.contract.calls import Run, identity_of, new_call
-from goondan_tasks.contract.errors import GoondanError, ToolCancelledError, ToolError
+from goondan_tasks.contract.errors import ToolCancelledError, ToolError
 from goondan_tasks.contract.messages import (
     JsonObject,
     ToolCall,
@@ -29,19 +28,17 @@ from goondan_tasks.contract.messages import (
 from goondan_tasks.contract.names import EVENT_TOOL, READ_OUTPUT_TOOL, STEP_TOOL
 from goondan_tasks.contract.redaction import KNOWN_SECRETS, KnownSecrets
 from goondan_tasks.history import StepRecord
-from workers import plans
-from workers.cancellation import Cancellation, TimedOut, timed_out
-from workers.concurrency.event_loop import EventLoopThread, drive
-from workers.concurrency.watchdog import Watchdog
-from workers.contexts import RunServices
-from workers.executor import StartMark
+from workers import executor
+from workers.cancellation import Cancellation
+from workers.concurrency.event_loop import EventLoopThread
+from workers.executor import Mark
 from workers.extensions.pipelines import AgentPipelines
 from workers.javascript.tools import Hosts
 from workers.job import Job
 from workers.plain_context import wire_of
 from workers.processes.isolation import Children
-from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
+from workers.testing import LoneServices, run_here
 from workers.tools.dynamic_tools import dynamic_tool
 from workers.tools.registry import Registry
 from workers.turns.steps import step_tool
@@ -53,7 +50,7 @@ UNUSED: Any = None
 
 
 class Worker:
-    """Runs calls in this process; nobody watches over their limits but the test."""
+    """Runs calls in this process; nobody watches over their limits."""
 
     def __init__(self, event_loop: EventLoopThread, state_root: Path) -> None:
         settings = Settings.load(state_root=state_root)
@@ -63,27 +60,12 @@ class Worker:
         self.pipelines: AgentPipelines = services.pipelines
         self.events = services.events
         self.cancellation = Cancellation()
-        #: the limits that were to be watched
-        self.limits: list[float] = []
-        #: what runs past them would end with
-        self.errors: list[GoondanError] = []
         self.executor = make_executor(settings, self.registry, services, event_loop)
         self._event_loop = event_loop
 
-    def _watch(
-        self, seconds: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
-    ) -> Callable[[], None]:
-        self.limits.append(seconds)
-        self.errors.append(error(seconds))
-        return lambda: self.limits.remove(seconds)
-
-    def run(self, call: ToolCall, mark_started: StartMark = lambda **_: math.inf) -> ToolCallResult:
+    def run(self, call: ToolCall, mark: Mark = lambda job: None) -> ToolCallResult:
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
-        reporter = ProgressReporter(lambda report, answered: None, Watchdog())
-        services = RunServices(self.cancellation, reporter)
-        coroutine = self.executor.execute(run, mark_started, watch=self._watch, services=services)
-        ended = drive(coroutine)
-        return self._event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]
+        return run_here(self.executor, run, cancellation=self.cancellation, mark=mark)
 
 
 @pytest.fixture
@@ -157,25 +139,9 @@ def test_any_json_that_a_handler_returns_is_the_output_on_the_wire(worker: Worke
     assert (wire["status"], wire["output"]) == ("ok", value)
 
 
-def test_an_async_turn_middleware_that_hangs_ends_with_its_event(worker: Worker) -> None:
-    async def hangs(ctx: Any) -> None:
-        watched.extend(worker.limits)
-        threading.Thread(target=worker.cancellation.set, args=(ToolCancelledError("enough"),)).start()
-        await asyncio.Event().wait()
-
-    watched: list[float] = []
-    worker.pipelines.register("chef", "turn", hangs, extension="slow")
-    result = worker.run(event())
-    assert result.error is not None
-    assert (result.error.code, result.error.message) == ("E_TOOL_CANCELLED", "enough")
-    assert watched == [8]
-    assert worker.limits == []
-
-
 def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Worker) -> None:
-    def mark_started(*, has_begun: bool = False) -> float:
+    def mark(job: Job) -> None:
         worker.cancellation.set(ToolCancelledError("enough"))
-        return 0.0
 
     async def handler(ctx: Any, input: Any) -> None:
         begun.append(1)
@@ -185,7 +151,7 @@ def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Wor
     tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
     worker.registry.dynamic.add("chef", tool)
     worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
-    result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}), mark_started)
+    result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}), mark)
     assert result.error is not None
     assert result.error.code == "E_TOOL_CANCELLED"
     assert begun == []
@@ -204,23 +170,6 @@ def test_a_call_that_was_cancelled_has_no_post_whatever_its_handler_raises(worke
     result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}))
     assert result.error is not None
     assert (result.error.code, posts) == ("E_TOOL_CANCELLED", [])
-
-
-def test_an_async_post_that_hangs_ends_with_its_call(worker: Worker) -> None:
-    async def hangs(ctx: Any) -> None:
-        watched.extend(worker.limits)
-        threading.Thread(target=worker.cancellation.set, args=(ToolCancelledError("enough"),)).start()
-        await asyncio.Event().wait()
-
-    watched: list[float] = []
-    item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
-    tool = dynamic_tool(item, lambda ctx, input: 1, None, extension="x", entry_path=KITCHEN / "x.py")
-    worker.registry.dynamic.add("chef", tool)
-    worker.pipelines.v1.mutate("chef", "toolCall.post", hangs, extension="older")
-    result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c", "timeout_seconds": 4}))
-    assert result.error is not None
-    assert result.error.code == "E_TOOL_CANCELLED"
-    assert (watched, worker.limits) == ([8], [])
 
 
 def test_an_error_whose_output_is_not_json_is_still_a_result(worker: Worker) -> None:
@@ -289,17 +238,6 @@ def test_no_handler_begins_once_a_plain_middleware_took_so_long_that_its_call_is
     error = worker.run(late()).error
     assert error is not None
     assert (error.code, ran) == ("E_TOOL_CANCELLED", [])
-
-
-def test_a_limit_of_the_middlewares_says_that_it_is_theirs(worker: Worker) -> None:
-    add_tool(worker, lambda ctx, input: None)
-    worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
-    worker.run(late(timeout_seconds=1))
-    worker.run(event())
-    assert [error.message for error in worker.errors] == [
-        "The tool and the middlewares around it did not finish within 2 s.",
-        "The tool did not finish within 1 s.",
-    ]
 
 
 def claimed(call: ToolCall, approved_by: bytes | None = None) -> Job:
@@ -414,7 +352,7 @@ def test_tool_that_a_plain_call_takes_from_its_turn_is_told_to_the_other_workers
     def note(call: ToolCall, names: Any) -> None:
         told.append((call.turn_id, *names))
 
-    monkeypatch.setattr(worker.executor.guard, "note_unregistered", note)
+    monkeypatch.setattr(worker.executor.endings.guard, "note_unregistered", note)
     turn = ("default", late().turn_id)
     result = run_plain(
         worker, monkeypatch, lambda *_: worker.registry.dynamic.remove("chef", "late__work", turn)
@@ -470,8 +408,8 @@ def test_plain_call_waits_for_its_approval_before_its_handler_begins(
     plan = worker.executor.plans.of(job)
     assert plan is not None
     job.fresh_until, job.started_at = math.inf, wall_clock()
-    early = worker.executor.plans.early_result(job, plan)
-    result = early or worker.executor.plans.run(job, plan, UNUSED, not_asked)
+    early = worker.executor.early_result(job, plan)
+    result = early or worker.executor.run(job, plan, UNUSED, not_asked)
     shown = ToolCallResult.from_json(result) if isinstance(result, bytes) else result
     assert (early is not None) is (approved_by is None and not middlewares)
     assert shown.status == ("pending" if approved_by is None else "ok")
@@ -488,9 +426,9 @@ def test_listener_hears_of_a_plain_call_with_wrong_arguments(
     job = claimed(late().model_copy(update={"args": []}))
     plan = worker.executor.plans.of(job)
     assert plan is not None
-    assert worker.executor.plans.early_result(job, plan) is None
+    assert worker.executor.early_result(job, plan) is None
     job.fresh_until = math.inf
-    result = worker.executor.plans.run(job, plan, UNUSED, not_asked)
+    result = worker.executor.run(job, plan, UNUSED, not_asked)
     assert isinstance(result, ToolCallResult)
     assert heard == ["E_TOOL_INVALID_ARGS"]
 
@@ -520,7 +458,7 @@ def run_plain(
     plan = worker.executor.plans.of(job)
     assert plan is not None
     job.started_at, job.fresh_until = wall_clock(), math.inf
-    return worker.executor.plans.run(job, plan, UNUSED, not_asked)
+    return worker.executor.run(job, plan, UNUSED, not_asked)
 
 
 def opening(agent: str = "chef") -> ToolCall:
@@ -540,9 +478,9 @@ def test_step_is_opened_by_a_plan_whatever_is_around_tool_calls(
     job = claimed(opening())
     plan = worker.executor.plans.of(job)
     assert plan is not None
-    assert worker.executor.plans.early_result(job, plan) is None
+    assert worker.executor.early_result(job, plan) is None
     job.started_at = wall_clock()
-    result = worker.executor.plans.run(job, plan, UNUSED, not_asked)
+    result = worker.executor.run(job, plan, UNUSED, not_asked)
     assert isinstance(result, bytes)
     assert ToolCallResult.from_json(result).output["step"]["turnId"] == "t"
 
@@ -646,18 +584,19 @@ def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_cont
     worker: Worker, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
-    monkeypatch.setattr(worker.executor.guard, "admits", lambda _: True)
+    monkeypatch.setattr(worker.executor.endings.guard, "admits", lambda *_: True)
     add_tool(worker, lambda ctx, input: 1)
     job = claimed(late(**fields))
     plan = worker.executor.plans.of(job)
     assert plan is not None
-    services = RunServices(Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog()))
+    job.plan = plan
+    job.begin(is_wrapped=False)
 
     async def on_loop() -> JsonObject:
-        return worker.executor.plans.wire(job, limit_seconds=10)
+        return worker.executor.wire(job, limit_seconds=plan.limit_seconds)
 
     told = asyncio.run(on_loop())
-    whole = wire_of(worker.executor.contexts.make(job.claim.run, plan.tool, services, limit_seconds=10))
+    whole = wire_of(worker.executor.contexts.make(job, LoneServices()))
 
     assert abs(told.pop("deadline") - whole.pop("deadline")) < 1_000
     assert told == whole
@@ -681,13 +620,32 @@ def test_token_that_a_plain_tool_has_asked_for_and_returns_is_not_in_its_result(
 def test_plain_tool_may_say_in_the_documents_form_that_its_result_comes_later(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plans, "KNOWN_SECRETS", KnownSecrets())  # other tests have secrets
+    monkeypatch.setattr(executor, "KNOWN_SECRETS", KnownSecrets())  # other tests have secrets
     said = {"__async": True, "handle": "build-1", "message": "begun"}
 
     result = run_plain(worker, monkeypatch, lambda ctx, input: said)
 
     assert isinstance(result, ToolCallResult)
     assert (result.status, result.handle, result.output) == ("pending", "build-1", {"message": "begun"})
+
+
+@pytest.mark.parametrize("middlewares", [(), (lambda ctx: ctx.next(),), (goes_on,)])
+def test_what_a_plain_function_returns_is_awaited_each_time(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, middlewares: tuple[Middleware, ...]
+) -> None:
+    async def later() -> Any:
+        await asyncio.sleep(0)
+        return {"late": True}
+
+    for middleware in middlewares:
+        worker.pipelines.register("chef", "toolCall", middleware, extension="x")
+    result = run_plain(worker, monkeypatch, lambda ctx, input: later())
+    shown = ToolCallResult.from_json(result) if isinstance(result, bytes) else result
+    assert (shown.status, shown.output) == ("ok", {"late": True})
+    plan = worker.executor.plans.of(claimed(late()))
+    assert plan is not None
+    assert plan.is_awaited
+    assert worker.run(late()).output == {"late": True}
 
 
 def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
@@ -722,23 +680,8 @@ def test_a_call_whose_middlewares_took_long_is_marked_again_before_its_handler(
     def refuses(job: Job) -> None:
         raise ToolCancelledError("The claim was lost.")
 
-    asyncio.run(worker.executor.plans.run_on_loop(job, plan, handle, beside, mark_again))
+    asyncio.run(worker.executor.run_on_loop(job, plan, handle, beside, mark_again))
     assert told == ["mark", "handler"]
     with pytest.raises(ToolCancelledError):
-        asyncio.run(worker.executor.plans.run_on_loop(claimed(late()), plan, handle, beside, refuses))
+        asyncio.run(worker.executor.run_on_loop(claimed(late()), plan, handle, beside, refuses))
     assert told == ["mark", "handler"]
-
-
-def test_a_call_of_the_general_path_whose_mark_is_old_is_marked_again_before_its_handler(
-    worker: Worker,
-) -> None:
-    marks: list[bool] = []
-
-    def mark_started(*, has_begun: bool = False) -> float:
-        marks.append(has_begun)
-        return 1e-9 if len(marks) == 1 else math.inf
-
-    worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
-    add_tool(worker, lambda ctx, input: 1)
-    assert worker.run(late(), mark_started).output == 1
-    assert marks == [False, True]

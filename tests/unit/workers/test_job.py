@@ -14,6 +14,7 @@ from goondan_tasks.contract.errors import ToolCancelledError
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult, assistant_message, iso_time, wall_clock
 from goondan_tasks.contract.names import EVENT_TOOL
 from goondan_tasks.ledger.record import Verdict
+from workers.concurrency.slots import KeptSlot, ReleasedSlot, Wait
 from workers.extensions.events import running, running_log_fields
 from workers.job import Ended, Job, JobState, is_plain, result_of
 from workers.plain_context import PlainContext
@@ -231,6 +232,9 @@ class Services:
 
     def progress(self, job: Job) -> Any:
         return self._note("progress", print)
+
+    def release_slot(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
+        return KeptSlot(wait)
 
     def context(self, job: Job) -> ToolContext:
         names = ("agent_name", "instance_key", "turn_id", "trace_id", "tool_call_id")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import os
 import signal
 import subprocess
@@ -199,7 +200,7 @@ def context(ctx: ToolContext, input: JsonObject) -> JsonObject:
         "message": ctx.message.to_wire(),
         "cancelled": ctx.cancelled,
         "hasDeadline": ctx.deadline is not None,
-        "fields": sorted(ctx.__slots__),
+        "fields": sorted(field.name for field in dataclasses.fields(ctx)),
     }
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from goondan_tasks.contract.errors import LimitError
 from tests.waiting import wait_until
-from workers.agents.waits import Waits
 from workers.concurrency.slots import Wait
+from workers.concurrency.waits import Waits
 from workers.turns.pipeline import blocking
 
 

@@ -12,7 +12,7 @@ from goondan_tasks.authoring.extension_api import StepContext, StepResult, ToolC
 from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.errors import HandoffError
 from goondan_tasks.contract.messages import AgentEvent, EventSource
-from tests.unit.workers.runs import run_of
+from tests.unit.workers.runs import job_of
 from workers.builtin.required_tools_guard import RequiredToolsConfig, RequiredToolsGuard
 from workers.extensions.events import running
 from workers.extensions.state import ExtensionState, MemoryState, StateOwner
@@ -39,14 +39,14 @@ class Desk:
     async def turn(self, instance: str, handle: Callable[[], Awaitable[Any]]) -> Any:
         """Handle an event that every instance is sent under the same id."""
         event = new_call(AGENT, "goondan__event", {}, {"instance_key": instance, "turn_id": "turn-nightly"})
-        running.set(run_of(event))
+        running.set(job_of(event))
         context = TurnContext(AGENT, instance, "turn-nightly", "", EVENT)
         return await self._guard.require(context.layer(handle))
 
     async def cook(self, instance: str, turn_id: str = "turn-nightly") -> None:
         """Call the required tool."""
         call = new_call(AGENT, "stove__cook", {}, {"instance_key": instance, "turn_id": turn_id})
-        running.set(run_of(call))
+        running.set(job_of(call))
 
         async def cooked() -> Any:
             return SimpleNamespace(status="ok")

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextvars import ContextVar
 
 import pytest
@@ -113,25 +112,6 @@ def test_what_one_puts_off_while_the_loop_catches_up_is_not_forgotten(loop: Even
     loop.flush()
     assert ended.wait(30)
     assert wake_ups == 1000
-
-
-def test_a_coroutine_that_has_begun_is_carried_on_and_its_value_told_on_the_loop(
-    loop: EventLoopThread,
-) -> None:
-    told: Future[tuple[str, int]] = Future()
-
-    async def moving() -> str:
-        place.set("on the way")
-        await move_to_loop()
-        await asyncio.sleep(0)
-        return place.get()
-
-    coroutine = moving()
-    assert drive(coroutine) is None
-    loop.carry_on(coroutine, lambda value: told.set_result((value, threading.get_ident())))
-    loop.flush()
-    value, thread = told.result(timeout=30)
-    assert (value, thread != threading.get_ident()) == ("on the way", True)
 
 
 def test_flushing_for_a_loop_that_is_gone_does_no_harm() -> None:

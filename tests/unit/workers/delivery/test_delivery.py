@@ -16,7 +16,7 @@ from broker_config.queues import TOOL_CALL_TASK
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.contract.calls import new_call
-from goondan_tasks.contract.errors import ToolCancelledError, ToolError
+from goondan_tasks.contract.errors import ToolCancelledError, ToolError, ToolOutcomeUnknownError
 from goondan_tasks.contract.messages import ToolCall, wall_clock
 from goondan_tasks.contract.names import NO_CALL_TOOL, STEP_TOOL
 from goondan_tasks.fleet.pauses import Paused
@@ -25,7 +25,6 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored
 from workers.cancellation import Cancellation
-from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery
 from workers.delivery.incoming import Incoming
 from workers.delivery.result_writer import ResultWriter
@@ -144,38 +143,20 @@ def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
     assert '"skin__colour":["1",2,0]' in claim_on_reserve.terms["agent.lizard"]
 
 
-class RunsAsMark:
-    """Stands for the revisions: the run consists of its mark "started"."""
-
-    async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
-        return mark_started()
-
-
-class RunsIntoFault:
-    """Stands for the revisions: what carries calls out has a fault."""
-
-    async def execute(self, run: Any, mark_started: Any, *, services: Any, **_: Any) -> Any:
-        mark_started()
-        services.on_begin()
-        raise LookupError("a fault of ours")
-
-
-def carried_out(ledger: Ledger, revisions: Any, *, is_cancelled: bool = False) -> Any:
-    """Carry out a call that was claimed; return what comes of it."""
+def marked(ledger: Ledger, *, is_cancelled: bool = False) -> float:
+    """Mark a call that was claimed as started."""
     call = new_call("lizard", "skin__colour", {}, {})
     claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms())).run(ledger.redis)
     if is_cancelled:
         ledger.cancel("id-1", "producer").run(ledger.redis)
-    ended = drive(delivery(ledger, revisions).carry_out(claim, lambda result: True))
-    assert ended is not None
-    return ended[0]
+    return delivery(ledger, FakeRevisions()).start(claim, Cancellation())
 
 
 def test_a_cancelled_call_does_not_begin_since_its_mark_is_refused() -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
-        result = carried_out(ledger, RunsAsMark(), is_cancelled=True)
-    assert (result.error.code, result.meta.started_at) == ("E_TOOL_CANCELLED", None)
+        with pytest.raises(ToolCancelledError):
+            marked(ledger, is_cancelled=True)
 
 
 def test_the_mark_is_asked_for_again_while_redis_answers_with_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +166,7 @@ def test_the_mark_is_asked_for_again_while_redis_answers_with_errors(monkeypatch
         mark = SimpleNamespace(run=lambda redis: raise_or_return(next(answers)))
         monkeypatch.setattr(ledger, "start", lambda claims: mark)
         monkeypatch.setattr("workers.delivery.delivery.PAUSE_SECONDS", 0)
-        assert carried_out(ledger, RunsAsMark()) > 0
+        assert marked(ledger) > 0
     assert list(answers) == []
 
 
@@ -229,9 +210,9 @@ def test_a_call_whose_lease_ran_out_while_its_mark_was_confirmed_asks_again_and_
 
         monkeypatch.setattr(ledger, "start", lose_after)
         monkeypatch.setattr("workers.delivery.delivery.time", SimpleNamespace(monotonic=lambda: next(clock)))
-        result = carried_out(ledger, RunsAsMark())
+        with pytest.raises(ToolOutcomeUnknownError):
+            marked(ledger)
     assert len(tokens) == 2
-    assert result.error.code == "E_TOOL_OUTCOME_UNKNOWN"
 
 
 def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_that_had_it() -> None:
@@ -296,10 +277,3 @@ def raise_or_return(answer: Any) -> Any:
     if isinstance(answer, Exception):
         raise answer
     return answer
-
-
-def test_a_fault_in_what_carries_a_call_out_is_its_result() -> None:
-    with fakeredis.FakeRedis() as redis:
-        result = carried_out(Ledger(redis, Settings()), RunsIntoFault())
-    assert (result.error.code, result.error.message) == ("E_TOOL", "a fault of ours")
-    assert result.meta.started_at is not None

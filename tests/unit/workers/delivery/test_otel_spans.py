@@ -1,6 +1,8 @@
 """The spans of runs, taken where the SDK would send them."""
 
 import asyncio
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +14,9 @@ from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioB
 from opentelemetry.trace import SpanKind, StatusCode
 
 from goondan_tasks.contract.calls import Run, new_call
-from goondan_tasks.contract.messages import ToolCallError, ToolCallResult
+from goondan_tasks.contract.messages import ToolCallError
 from goondan_tasks.ledger.record import Claim, Verdict
-from workers.concurrency.event_loop import EventLoopThread, drive, move_to_loop
+from workers.concurrency.event_loop import EventLoopThread
 from workers.delivery.otel_spans import OtelSpans
 
 TRACE, SPAN, PARENT = "a1" * 16, "b2" * 8, "c3" * 8
@@ -38,13 +40,12 @@ class Spans:
     def carry_out(self, claim: Claim, error: ToolCallError | None = None) -> None:
         """Run a call that opens a span of its own on its way."""
 
-        async def run() -> ToolCallResult:
+        def run() -> None:
             with self.provider.get_tracer("tool").start_as_current_span("inside"):
-                return claim.run.ok(1, None) if error is None else claim.run.failed(error, None)
+                result = claim.run.ok(1, None) if error is None else claim.run.failed(error, None)
+            self.spans.end(claim, result)
 
-        ended = drive(self.spans.around(claim, run()))
-        assert ended is not None
-        self.spans.end(claim, ended[0])
+        self.spans.around(claim, run)
 
     def finished(self, kind: SpanKind = SpanKind.CONSUMER) -> list[ReadableSpan]:
         return [span for span in self.exporter.get_finished_spans() if span.kind is kind]
@@ -141,31 +142,25 @@ def test_a_handler_is_in_its_span_on_the_event_loop_too_and_nothing_else_is() ->
     loop.start()
     seen = []
 
-    async def run() -> ToolCallResult:
-        seen.append(trace.get_current_span().get_span_context().span_id)
-        await move_to_loop()
+    async def handle() -> None:
         seen.append(trace.get_current_span().get_span_context().span_id)
         seen.append(await asyncio.create_task(current()))
-        with pytest.raises(ValueError, match="odd"):
-            await failing()
-        return claim.run.ok(1, None)
+        ended.set_result(None)
 
     async def current() -> int:
         return trace.get_current_span().get_span_context().span_id
 
-    async def failing() -> None:
-        await asyncio.sleep(0)
-        raise ValueError("odd")
+    def begin() -> None:
+        seen.append(trace.get_current_span().get_span_context().span_id)
+        loop.put_off(partial(loop.submit, handle()))
 
-    coroutine = _result_of(spans.spans.around(claim, run()))  # as what delivers it awaits it
-    assert drive(coroutine) is None
-    spans.spans.end(claim, loop.submit(coroutine).result(timeout=30))
-    elsewhere = loop.submit(_result_of(current())).result(timeout=30)
+    ended: Future[None] = Future()
+    spans.spans.around(claim, begin)
+    loop.flush()
+    ended.result(timeout=30)
+    spans.spans.end(claim, claim.run.ok(1, None))
+    elsewhere = loop.submit(current()).result(timeout=30)
     loop.stop()
 
     assert seen == [int(SPAN, 16)] * 3
     assert elsewhere == 0
-
-
-async def _result_of(coroutine: Any) -> Any:
-    return await coroutine

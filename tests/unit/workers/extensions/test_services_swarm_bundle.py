@@ -14,7 +14,7 @@ from goondan_tasks.authoring.v1_api import SwarmBundle
 from goondan_tasks.bundle import BoundExtension, load_bundle
 from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.messages import ToolCall
-from tests.unit.workers.runs import run_of
+from tests.unit.workers.runs import job_of
 from tests.unit.workers.v1.gallery import HEIRLOOMS
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import running, running_for
@@ -108,7 +108,7 @@ def test_an_extension_changes_the_bundle_for_the_call_that_is_running(bundle: Bu
     service = SwarmBundleService(bundle_for, partial(running_for, "coder"))
     with pytest.raises(ChangesetError, match="no Turn, Step or tool call is running here"):
         service.get_active_ref()
-    token = running.set(run_of(CALL))
+    token = running.set(job_of(CALL))
     service.get_active_ref()
     running.reset(token)
 
@@ -122,7 +122,7 @@ def test_extensions_of_both_versions_are_given_it(bundle: Bundle, tmp_path: Path
     with Children() as children:
         registry = make_registry(Settings.load(state_root=tmp_path), loaded, children, Hosts())
         made = make_extensions(loaded, registry, event_loop, swarm_bundle_for=lambda call: bundle)
-    running.set(run_of(new_call("curator", "calc.add", {}, {})))
+    running.set(job_of(new_call("curator", "calc.add", {}, {})))
 
     apis = [
         made.services.api("curator", BoundExtension("ext", {}, tmp_path / "x.py", is_v1), loaded)

@@ -12,7 +12,7 @@ from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.contract.messages import ToolCall
 from tests.unit.workers.default_threads import take_default_threads_away
-from tests.unit.workers.runs import run_of
+from tests.unit.workers.runs import job_of
 from workers.extensions.events import running
 from workers.extensions.state import TTL_SECONDS, ExtensionState, MemoryState, RedisState, StateStore
 
@@ -55,7 +55,7 @@ def test_agents_extensions_and_instances_do_not_mix(
 
 def test_the_running_instance_is_meant_unless_one_is_named(store: StateStore) -> None:
     state = ExtensionState(store, "coder", "ext")
-    token = running.set(run_of(call_of("coder")))
+    token = running.set(job_of(call_of("coder")))
     try:
         state.set("key", 1)
         assert (state.get("key"), state.get("key", instance_key="j")) == (1, None)
@@ -65,7 +65,7 @@ def test_the_running_instance_is_meant_unless_one_is_named(store: StateStore) ->
 
 @pytest.mark.parametrize("current", [None, call_of("planner")])
 def test_without_an_instance_that_is_said(store: StateStore, current: ToolCall | None) -> None:
-    token = running.set(None if current is None else run_of(current))
+    token = running.set(None if current is None else job_of(current))
     try:
         with pytest.raises(RuntimeError, match="name the instance_key"):
             ExtensionState(store, "coder", "ext").get("key")

@@ -30,6 +30,7 @@ from workers.job import Ended, Job, result_of
 from workers.plan import Plan, SlowToolDetector
 from workers.pool import lead as lead_module
 from workers.pool.lead import AHEAD_SECONDS, EXTRA, GROUP, Lead
+from workers.pool.loop_calls import end_detached
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 _START = _LEDGER.start([("a", "b")]).script.sha
@@ -130,7 +131,8 @@ class Scene:
             export=SimpleNamespace(retry=None, idempotency_key=None),
         )
         tool: Any = SimpleNamespace(bound=bound, is_async=False)
-        self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), ())
+        self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), (), self)  # type: ignore[arg-type]
+        revision = SimpleNamespace(executor=SimpleNamespace(plans=self, early_result=lambda job, plan: None))
         runtime: Any = SimpleNamespace(
             settings=Settings(),
             delivery=SimpleNamespace(
@@ -139,7 +141,7 @@ class Scene:
                 release=self.release,
                 limiter=SimpleNamespace(follow=lambda _: None),
             ),
-            revisions=SimpleNamespace(active=SimpleNamespace(executor=SimpleNamespace(plans=self))),
+            revisions=SimpleNamespace(active=revision, loaded=lambda job: revision),
             event_loop=EventLoopThread(),
         )
         threads = DaemonThreads(lambda: None)
@@ -149,13 +151,10 @@ class Scene:
 
     # the plans
 
-    def prepare(self, jobs: Iterable[Job]) -> None: ...
+    def learn_steps(self, jobs: Iterable[Job]) -> None: ...
 
     def of(self, job: Job) -> Plan | None:
         return self._plan if self._is_plain else None
-
-    def early_result(self, job: Job, plan: Plan) -> ToolCallResult | None:
-        return None
 
     def run(self, job: Job, plan: Plan, context: object, mark_again: object) -> bytes:
         self.ran.append(job.id)
@@ -165,9 +164,12 @@ class Scene:
 
     # the pool
 
-    def carry_out_claimed(self, job: Job) -> None:
+    def prepare_and_run(self, job: Job) -> None:
         self.general.append(job.id)
         self.slots.leave(None)
+
+    def run_detached(self, job: Job, plan: Plan) -> None:
+        end_detached(job, self.run(job, plan, None, None))
 
     def is_slow(self, job: Job) -> bool:
         return False

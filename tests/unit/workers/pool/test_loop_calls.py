@@ -30,10 +30,10 @@ from workers.concurrency.event_loop import EventLoopThread, RunOnThread
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
 from workers.concurrency.watchdog import Watchdog
+from workers.executor import Mark
 from workers.job import Ended, Job, JobState, result_of
 from workers.outcome import FunctionOutcome
-from workers.plan import Plan, SlowToolDetector
-from workers.plans import Handle, MarkAgain
+from workers.plan import Handle, Plan, SlowToolDetector
 from workers.pool.loop_calls import LoopCalls
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
@@ -92,12 +92,11 @@ class Scene:
             return handler(arguments["number"])
 
         tool: Any = SimpleNamespace(bound=bound, is_async=not is_blocking)
-        self.plan = Plan(tool, block if is_blocking else handle, limit, SlowToolDetector(), ())
+        self.plan = Plan(tool, block if is_blocking else handle, limit, SlowToolDetector(), (), self)  # type: ignore[arg-type]
         runtime: Any = SimpleNamespace(
             settings=Settings(lease_seconds=30),
             delivery=self,
             event_loop=self.event_loop,
-            revisions=SimpleNamespace(active=SimpleNamespace(executor=SimpleNamespace(plans=self))),
         )
         self.ledger = _LEDGER
         self.writer = self
@@ -115,7 +114,7 @@ class Scene:
     # the plans
 
     async def run_on_loop(
-        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: MarkAgain
+        self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: Mark
     ) -> Any:
         return await handle(job.read()["args"])
 

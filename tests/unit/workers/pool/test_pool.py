@@ -168,7 +168,7 @@ def test_fault_whose_refusal_cannot_be_sent_costs_no_slot() -> None:
     delivery = FaultyRun()
     pool, _ = carry_out(delivery)
     job: Any = Begun()
-    pool._slots.enter(QueuedJob(lambda: pool.carry_out_claimed(job), job, InOrder()))
+    pool._slots.enter(QueuedJob(lambda: pool.prepare_and_run(job), job, InOrder()))
     wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 1)
     assert (pool.jobs, list(state.active_requests)) == ({}, [])
 

@@ -1,19 +1,18 @@
 """Revisions that are made of nothing: what they are asked for is written down."""
 
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from goondan_tasks.contract.calls import Run, identity_of, new_call
+from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.errors import BundleRevisionUnavailableError, GoondanError
-from goondan_tasks.contract.messages import ToolCallResult, wall_clock
-from workers.concurrency.event_loop import drive
+from tests.unit.workers.runs import job_of
+from workers.job import JobState
 from workers.revisions.revisions import Revisions
 
 
 class FakeRevision:
-    """A revision that says its ref as the output of every call."""
+    """A revision that says its ref to every call."""
 
     def __init__(self, ref: str | None, error: BaseException | None, checkout: Any) -> None:
         self.ref = ref
@@ -21,7 +20,6 @@ class FakeRevision:
         self.tried_out: list[str] = []
         self.is_closed = False
         self.steps = SimpleNamespace(are_closed=True)
-        self.executor = SimpleNamespace(execute=self.execute)
         self.bundle = SimpleNamespace(agents=("lizard", "newt"))
         #: what the files of newt are not tried out with
         self.deadly: GoondanError | None = None
@@ -55,11 +53,11 @@ class FakeRevision:
         if self._checkout is not None:
             self._checkout.close()
 
-    async def execute(self, run: Run, *_: Any, **__: Any) -> ToolCallResult:
+    def run(self) -> str | None:
         assert not self.is_closed
         self.amid()
         assert not self.is_closed
-        return run.ok(self.ref, None)
+        return self.ref
 
 
 class Factory:
@@ -111,17 +109,14 @@ class Factory:
         return {one.ref for one in self.made if not one.is_closed}
 
 
-def run(revisions: Revisions, ref: str | None = None, tool: str = "skin__colour") -> ToolCallResult:
-    """Run a call of a revision on this thread; what a claim does before, too."""
-    call = revisions.fixed(new_call("lizard", tool, {}, {}).model_copy(update={"bundle_ref": ref}))
-    any_: Any = None
-    ended = drive(
-        revisions.execute(
-            Run(identity_of(call), call, "w", 1, wall_clock(), wall_clock),
-            lambda **_: math.inf,
-            watch=any_,
-            services=any_,
-        )
-    )
-    assert ended is not None
-    return ended[0]
+def run(revisions: Revisions, ref: str | None = None, tool: str = "skin__colour") -> str | None:
+    """Run a call of a revision on this thread, and return its revision; what a claim does before, too.
+
+    Raises:
+        GoondanError: there is no such revision.
+    """
+    job = job_of(revisions.fixed(new_call("lizard", tool, {}, {}).model_copy(update={"bundle_ref": ref})))
+    revision: Any = revisions.opened(job)
+    ran = revision.run()
+    job.state = JobState.ENDED
+    return cast(str | None, ran)

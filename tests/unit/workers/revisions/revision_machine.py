@@ -1,6 +1,5 @@
 """A machine that makes revisions of a bundle, and runs calls with them in this process."""
 
-import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +18,10 @@ from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource
 from workers.agents.handoffs import Handoffs
-from workers.cancellation import Cancellation
-from workers.concurrency.event_loop import EventLoopThread, drive
-from workers.concurrency.watchdog import Watchdog
-from workers.contexts import RunServices
+from workers.concurrency.event_loop import EventLoopThread
 from workers.processes.isolation import Children
-from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import Revision, RevisionFactory
+from workers.testing import run_here
 
 WARDROBE = Path(__file__).parents[3] / "bundles" / "wardrobe"
 AGENT = "tailor"
@@ -81,15 +77,7 @@ class RevisionMachine:
         fields = {"tool_call_id": f"c-{self._calls}", "instance_key": instance_key}
         call = new_call(AGENT, tool, {}, fields)
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
-        reporter = ProgressReporter(lambda report, answered: None, Watchdog())
-        coroutine = revision.executor.execute(
-            run,
-            lambda **_: math.inf,
-            watch=lambda *_, **__: lambda: None,
-            services=RunServices(Cancellation(), reporter),
-        )
-        ended = drive(coroutine)
-        return self.event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]
+        return run_here(revision.executor, run)
 
 
 @contextmanager

@@ -40,6 +40,9 @@ def test_one_that_names_none_or_that_of_the_step_is_admitted(step_ref: str | Non
 
 
 def test_planned_call_of_a_known_step_needs_no_other_check() -> None:
-    assert guard(None).admits(call(None).to_wire())
-    assert not guard("r1").admits(call(None).to_wire())
-    assert not CatalogGuard(UNUSED).admits(call(None).to_wire())
+    assert guard(None).admits(call(None).to_wire(), None)
+    assert guard(None).admits(call(None).to_wire(), "r1")
+    assert guard("r1").admits(call(None).to_wire(), "r1")
+    assert not guard("r1").admits(call(None).to_wire(), None)
+    assert not guard("r1").admits(call(None).to_wire(), "r2")
+    assert not CatalogGuard(UNUSED).admits(call(None).to_wire(), None)

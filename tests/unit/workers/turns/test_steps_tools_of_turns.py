@@ -14,7 +14,7 @@ from goondan_tasks.contract.errors import ToolNotInCatalogError
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.history import StepRecord, StepStore
-from tests.unit.workers.runs import run_of
+from tests.unit.workers.runs import job_of
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners, running
 from workers.extensions.pipelines import AgentPipelines
@@ -76,13 +76,13 @@ class Worker:
         args = {"index": index, "message": wish, **({"previousStepId": previous.id} if previous else {})}
         fields = {"turn_id": turn, "tool_call_id": f"s{index}", "auth": {"user": turn}}
         call = new_call(AGENT, STEP_TOOL, args, fields)
-        running.set(run_of(call))
+        running.set(job_of(call))
         return self._steps.open(call)
 
     def call(self, turn: str, step: StepRecord) -> Any:
         """Return what the tool answers that the guard admits."""
         call = new_call(AGENT, INBOX, {}, {"turn_id": turn, "step_id": step.id, "auth": {"user": turn}})
-        running.set(run_of(call))
+        running.set(job_of(call))
         bound = self.guard.admit(call, lambda *_, **__: lambda: None)
         ready: Any = self.registry.ready(AGENT, INBOX, turn_of(call))
         assert ready.bound is bound
@@ -153,7 +153,7 @@ def test_in_its_turn_a_tool_takes_the_place_of_a_lasting_one_and_nowhere_else(
     assert elsewhere.call("ann", second) == "ann"
     assert here.registry.bound(AGENT, INBOX) is not None
     assert [item.description for item in here.registry.items(AGENT) if item.name == INBOX] == ["everybody"]
-    running.set(run_of(_call_of("ann")))
+    running.set(job_of(_call_of("ann")))
     assert here.tools.unregister(INBOX)
     assert not here.tools.unregister(INBOX)
     assert INBOX not in [item.name for item in here.registry.items(AGENT, ("default", "ann"))]
@@ -217,7 +217,7 @@ def test_tool_that_was_unregistered_since_the_step_opened_is_gone_from_the_next_
 ) -> None:
     here, other = worker(), worker()
     second = here.open("ann", 1, here.open("ann", 0))
-    running.set(run_of(_call_of("ann")))
+    running.set(job_of(_call_of("ann")))
     assert here.tools.unregister(INBOX)
     call = new_call(AGENT, INBOX, {}, {"turn_id": "ann", "step_id": second.id})
     here.guard.note_unregistered(call, here.registry.dynamic.untold(call.agent_name, turn_of(call)))

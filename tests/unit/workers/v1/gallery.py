@@ -1,6 +1,5 @@
 """The agent with the older documents' tools, in this process; its Steps stand in a Redis of the test's."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,19 +18,16 @@ from goondan_tasks.contract.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.history import StepInput, StepRecord, StepStore
 from goondan_tasks.ledger.ledger import Ledger
-from tests.unit.workers.runs import run_of
-from workers.cancellation import Cancellation
-from workers.concurrency.event_loop import EventLoopThread, drive
-from workers.concurrency.watchdog import Watchdog
-from workers.contexts import RunServices
+from tests.unit.workers.runs import job_of
+from workers.concurrency.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.extensions.events import running
 from workers.extensions.services import SwarmBundleFor, no_swarm_bundle
 from workers.javascript.tools import Hosts
 from workers.oauth import WorkerOAuth
 from workers.processes.isolation import Children
-from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry, make_steps
+from workers.testing import run_here
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
 
@@ -55,15 +51,7 @@ class Gallery:
     def run(self, call: ToolCall) -> ToolCallResult:
         """Run a call, and keep its result as a worker would."""
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
-        services = RunServices(Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog()))
-        coroutine = self.executor.execute(
-            run,
-            lambda **_: math.inf,
-            watch=lambda *_, **__: lambda: None,
-            services=services,
-        )
-        ended = drive(coroutine)
-        return self.event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]
+        return run_here(self.executor, run)
 
     def call(self, tool: str, args: Any = None, **fields: Any) -> ToolCallResult:
         """Run a call of the agent."""
@@ -74,7 +62,7 @@ class Gallery:
         asked = StepInput(index=index, message=message).to_wire()
         fields = {"tool_call_id": f"step-{index}", "turn_id": "t1", "origin": origin}
         call = new_call(self.agent, STEP_TOOL, asked, fields)
-        running.set(run_of(call))
+        running.set(job_of(call))
         return self.steps.open(call)
 
     def new(self, tool: str, step: StepRecord, args: Any = None) -> ToolCall:

@@ -76,9 +76,8 @@ class Call:
             return RUN.failed(describe(error, help_url="https://help/"), None)
 
         services = MiddlewareServices(self.cancellation, on_new_thread, shape, failed)
-        wrapped = self.pipelines.around_call(RUN, services, core)
-        assert wrapped is not None
-        go, _ = wrapped
+        go = self.pipelines.around_call(RUN, services, core)
+        assert go is not None
         return asyncio.run(go(ToolCallContext(CALL.tool_name, CALL.tool_call_id, CALL.args)))  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from goondan_tasks.authoring.v1_api import ToolSource, V1CatalogItem
 from goondan_tasks.contract.calls import new_call
-from tests.unit.workers.runs import run_of
+from tests.unit.workers.runs import job_of
 from workers.extensions.events import running
 from workers.extensions.services import ExtensionTools, Owner
 from workers.tools.dynamic_tools import DynamicTool, DynamicTools
@@ -131,7 +131,7 @@ def test_what_is_registered_in_a_turn_lasts_no_longer_than_it() -> None:
     shelf.api.register({"name": "a.b", "handler": handler})
     assert shelf.only.turn is None
 
-    running.set(run_of(new_call("coder", "a.b", {}, {"instance_key": "k", "turn_id": "t"})))
+    running.set(job_of(new_call("coder", "a.b", {}, {"instance_key": "k", "turn_id": "t"})))
     shelf.api.register({"name": "a.b", "handler": handler})
     running.set(None)
 

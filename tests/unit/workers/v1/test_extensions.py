@@ -208,7 +208,7 @@ def test_the_turn_is_read_once_for_functions_and_handler(
 
 
 def test_a_tool_of_today_keeps_todays_context_beside_older_extensions(astronomer: Gallery) -> None:
-    assert astronomer.call("lens__focus", {}).output["context"] == "ToolContext"
+    assert astronomer.call("lens__focus", {}).output["context"] == "PlainContext"
 
 
 @pytest.mark.requirement("v1.catalog-item")

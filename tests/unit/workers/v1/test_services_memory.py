@@ -8,7 +8,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from goondan_tasks.contract.calls import new_call
-from tests.unit.workers.runs import run_of
+from tests.unit.workers.runs import job_of
 from workers.extensions.events import running
 from workers.extensions.state import MemoryState
 from workers.v1.services import ConsoleLogger, Memory
@@ -16,7 +16,7 @@ from workers.v1.services import ConsoleLogger, Memory
 
 @pytest.fixture
 def instance() -> Iterator[None]:
-    token = running.set(run_of(new_call("coder", "a.b", {}, {"instance_key": "k"})))
+    token = running.set(job_of(new_call("coder", "a.b", {}, {"instance_key": "k"})))
     yield
     running.reset(token)
 

@@ -1,0 +1,34 @@
+"""The state of one run of a Turn, or of one request to a model."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from goondan_tasks.contract.conversation import Conversation
+
+AskModel = Callable[..., Awaitable[str]]
+
+
+@dataclass(slots=True)
+class TurnState:
+    """The input of one run of a Turn besides its event, and its output besides its answer."""
+
+    #: set if the agent thinks
+    conversation: Conversation | None = None
+    #: see :meth:`StepContext.ask_model`; the first argument is the Step's index
+    ask_model: AskModel | None = None
+    #: tokens by kind
+    usage: Counter[str] = field(default_factory=Counter)
+    #: how often it thought, by the input's digest
+    thinkings: Counter[str] = field(default_factory=Counter)
+    #: ``text_response``, ``length``, ``max_steps`` or ``budget``
+    finish_reason: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.usage["input"] + self.usage["output"]
+
+    def note(self, usage: Mapping[str, int], finish_reason: str | None) -> None:
+        """Add the tokens of a model's answer, and keep why it ended."""
+        self.usage.update(usage)
+        self.finish_reason = finish_reason
