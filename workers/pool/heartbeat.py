@@ -105,7 +105,7 @@ class Heartbeat(bootsteps.StartStopStep):
                 )
             require_agents(runtime.revisions.active.bundle, record.agents)
             runtime.serve(*record.agents)
-            if not runtime.revisions.active.thinking.is_warm(LOAD_SECONDS):
+            if not runtime.revisions.active.models.is_warm(LOAD_SECONDS):
                 logger.warning(
                     "worker.models_still_load",
                     seconds=LOAD_SECONDS,

@@ -48,6 +48,7 @@ from workers.processes.frames import ROOM_BYTES
 from workers.processes.isolation import Children, Isolation
 from workers.results import Suspension
 from workers.thinking.model_calls import model_tool
+from workers.thinking.model_providers import ModelProviders
 from workers.thinking.turn import Thinking
 from workers.tools.registry import Registry
 from workers.tools.system_tools import system_tools
@@ -195,7 +196,7 @@ class Revision:
     extensions: ExtensionLoader
     steps: Steps
     executor: Executor
-    thinking: Thinking
+    models: ModelProviders
     children: Children
     hosts: Hosts
     modules: EntryModules
@@ -248,7 +249,7 @@ class Revision:
             self.registry.tool(agent, EVENT_TOOL)
         for agent in present:
             self.extensions.load(agent)
-        self.thinking.warm_up(present)
+        self.models.warm_up(present)
 
     def load_tools(self, agents: Iterable[str]) -> None:
         """Import the files of agents' tools, except isolated ones, ahead of their first calls.
@@ -274,8 +275,8 @@ class Revision:
         self.children.end_below(self.bundle.root.resolve())
         if not self.hosts.is_empty:
             self.event_loop.submit(self.hosts.close())
-        for model in self.thinking.providers.values():
-            self.event_loop.submit(model.close())
+        if self.models.by_model:
+            self.event_loop.submit(self.models.close())
         self.modules.close()
         if self.checkout is not None:
             self.checkout.close()
@@ -320,15 +321,17 @@ class RevisionFactory:
             self.instances, _workdirs(settings, bundle), swarm.agents, policy.spawn
         )
         swarm_services = SwarmServices(swarm, self.handoffs, instance_service, steps_now, ref)
+        models = ModelProviders(bundle)
         thinking = Thinking(
             bundle,
+            models,
             policy.budget,
             ledger.redis,
             ledger.keys,
             settings.queue_timeout_seconds,
             settings.result_ttl_seconds,
         )
-        for provider in thinking.providers.values():
+        for provider in models.by_model.values():
             registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys))
         executor = make_executor(
             settings,
@@ -347,7 +350,7 @@ class RevisionFactory:
             extensions=extensions,
             steps=steps,
             executor=executor,
-            thinking=thinking,
+            models=models,
             children=self.children,
             hosts=hosts,
             modules=EntryModules(bundle.root),

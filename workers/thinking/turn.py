@@ -8,8 +8,6 @@ same order, and continues where the first one stopped. Sources: 001 §12.1, 003 
 import asyncio
 import json
 import re
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,7 +28,6 @@ from goondan_tasks.client.turn_events import TokensUsed
 from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.conversation import Conversation
 from goondan_tasks.contract.errors import (
-    GoondanError,
     HandoffError,
     ModelAnswerError,
     ModelContextLengthError,
@@ -52,6 +49,7 @@ from goondan_tasks.history import StepCall
 from workers.agents.call_services import AgentTools, AsyncEntryStep
 from workers.thinking.images import seen_message, with_newest_images
 from workers.thinking.model_calls import AskedRequests, Models
+from workers.thinking.model_providers import ModelProviders
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
 from workers.thinking.shortening import exchange, shorten, withdraw
@@ -87,6 +85,7 @@ class Thinking:
     """Runs the Turns of one revision's agents that think."""
 
     bundle: Bundle
+    providers: ModelProviders
     budget: BudgetPolicy
     redis: Redis
     keys: Keys
@@ -94,38 +93,6 @@ class Thinking:
     queue_timeout_seconds: float
     #: how long the ledger keeps the answers of models, in seconds
     result_ttl_seconds: int
-    #: the threads that load providers
-    _loading: list[threading.Thread] = field(default_factory=list, init=False)
-
-    @cached_property
-    def providers(self) -> Mapping[str, ModelProvider]:
-        """The providers of the bundle's Models, by the Model's name."""
-        return {name: ModelProvider(model) for name, model in self.bundle.models.items()}
-
-    def warm_up(self, agents: Iterable[str]) -> None:
-        """Begin to load the agents' providers on a thread, so that first requests need not wait for that."""
-        configurations = (self.bundle.agents[agent].spec.configuration for agent in agents)
-        names = {one.model_ref.name for one in configurations if one is not None}
-        providers = [self.providers[name] for name in names if name in self.providers]
-
-        def load() -> None:
-            for provider in providers:
-                try:
-                    provider.load()
-                except GoondanError as error:  # raised again by the request that needs it
-                    logger.warning("model.not_loaded", model=provider.resource.name, reason=error.message)
-
-        if providers:
-            thread = threading.Thread(target=load, name="goondan-models", daemon=True)
-            self._loading.append(thread)
-            thread.start()
-
-    def is_warm(self, seconds: float) -> bool:
-        """Wait until the providers are loaded, at most ``seconds``; return whether they are, or cannot be."""
-        end = time.monotonic() + seconds
-        for thread in self._loading:
-            thread.join(max(0.0, end - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._loading)
 
     @cached_property
     def _prompts(self) -> Mapping[str, str]:
@@ -188,7 +155,7 @@ class Thinking:
         models = self._models(tools, ctx.workdir, conversation)
         models.asked = self._asked(run, state, added)
         stream = TurnStream(self.redis, self.keys, run.id)
-        provider = self.providers[configuration.model_ref.name]
+        provider = self.providers.by_model[configuration.model_ref.name]
         turn = _ThinkingTurn(
             ctx, answers, configuration, self.budget, run.id, models, stream, conversation, state, provider
         )

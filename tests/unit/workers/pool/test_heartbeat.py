@@ -70,7 +70,7 @@ def test_a_worker_waits_once_for_its_models_before_it_is_ready(monkeypatch: pyte
     worker, steps = Beating(), list[object]()
     worker.runtime.serve = lambda *agents: steps.append(agents)
     worker.active.bundle = None
-    worker.active.thinking = SimpleNamespace(is_warm=lambda seconds: steps.append(seconds))
+    worker.active.models = SimpleNamespace(is_warm=lambda seconds: steps.append(seconds))
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):  # the second time after a reconnection
             worker.heartbeat._make_ready(worker.runtime, RECORD)

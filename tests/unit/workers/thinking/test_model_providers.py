@@ -4,14 +4,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import fakeredis
 import pytest
 
-from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.bundle.resources import BudgetPolicy
+from workers.thinking.model_providers import ModelProviders
 from workers.thinking.providers import ModelProvider
-from workers.thinking.turn import Thinking
 
 BUNDLE = """
 apiVersion: goondan.ai/v1
@@ -37,13 +34,13 @@ spec: {agents: [{ref: Agent/thinker}, {ref: Agent/plain}], entryAgent: Agent/thi
 
 
 @pytest.fixture
-def thinking(tmp_path: Path) -> Thinking:
+def models(tmp_path: Path) -> ModelProviders:
     (tmp_path / "goondan.yaml").write_text(BUNDLE, encoding="utf-8")
-    return Thinking(load_bundle(tmp_path), BudgetPolicy(), fakeredis.FakeRedis(), Keys(), 60, 60)
+    return ModelProviders(load_bundle(tmp_path))
 
 
 def test_providers_of_served_agents_are_loaded_before_the_worker_is_warm(
-    thinking: Thinking, monkeypatch: pytest.MonkeyPatch
+    models: ModelProviders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_load, loaded = threading.Event(), list[str]()
 
@@ -52,18 +49,18 @@ def test_providers_of_served_agents_are_loaded_before_the_worker_is_warm(
         loaded.append(provider.resource.name)
 
     monkeypatch.setattr(ModelProvider, "load", load)
-    thinking.warm_up(["thinker", "plain"])
-    assert not thinking.is_warm(0.01)
+    models.warm_up(["thinker", "plain"])
+    assert not models.is_warm(0.01)
     may_load.set()
-    assert thinking.is_warm(60)
+    assert models.is_warm(60)
     assert loaded == ["bright"]
 
 
 def test_a_worker_without_thinking_agents_loads_no_provider(
-    thinking: Thinking, monkeypatch: pytest.MonkeyPatch
+    models: ModelProviders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ModelProvider, "load", lambda _: pytest.fail("it was loaded"))
     before = set(threading.enumerate())  # the thread of another test may end meanwhile
-    thinking.warm_up(["plain"])
-    assert thinking.is_warm(0)
+    models.warm_up(["plain"])
+    assert models.is_warm(0)
     assert not [one for one in set(threading.enumerate()) - before if one.name == "goondan-models"]
