@@ -115,9 +115,10 @@ def call_identity(agent_name: str, instance_key: str, turn_id: str, tool_call_id
 
     Models repeat their toolCallIds (``call_1``), so the identity spans the Turn too.
     """
-    names: tuple[Any, ...] = (agent_name, instance_key, turn_id, tool_call_id)
-    # a call that is refused because a name is not text needs an identity too
-    parts = f"[{','.join(quote(name) if isinstance(name, str) else _compact(name) for name in names)}]"
+    try:
+        parts = f"[{quote(agent_name)},{quote(instance_key)},{quote(turn_id)},{quote(tool_call_id)}]"
+    except TypeError:  # a call that is refused because a name is not text needs an identity too
+        parts = _compact([agent_name, instance_key, turn_id, tool_call_id])
     # likewise a name with a lone surrogate, which has no UTF-8 form
     return _uuid5(_URL_OF_CALLS + parts.encode("utf-8", "backslashreplace"))
 
