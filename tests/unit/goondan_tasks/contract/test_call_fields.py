@@ -7,7 +7,7 @@ from pydantic.alias_generators import to_camel
 
 from goondan_tasks.contract.call_fields import META_TEXTS, OTHER_FIELDS, PLAN_FIELDS, TEXTS, template_of
 from goondan_tasks.contract.calls import new_call
-from goondan_tasks.contract.messages import ResultMeta, ToolCall
+from goondan_tasks.contract.messages import ResultMeta, ToolCall, assistant_message
 from goondan_tasks.ledger.submission import call_json
 
 
@@ -35,6 +35,19 @@ def test_bare_call_is_written_as_its_model_says() -> None:
 
     assert {**written, "callChain": ()} == {**call.to_wire(), "callChain": ()}
     assert template_of(("a", "b")) == '"a":%s,"b":%s'
+
+
+def test_call_with_all_fields_is_written_as_its_model_says() -> None:
+    message = assistant_message("c1", "bash__exec", {"a": None}, "s1", "2026-02-01T10:00:00.000Z")
+    names = ("parent_id", "root_id", "parent_span_id", "replay_of", "bundle_ref")
+    texts = {name: f"{name} é" for name in names}
+    steps = {"step_id": "s1", "model_call_id": "c1", "idempotency_key": "k"}
+    limits = {"deadline": "2026-02-01T10:00:00.000Z", "timeout_seconds": 2.5, "waiting": 1}
+    contexts = {"auth": {"a": None}, "origin": {"b": [1]}, "call_chain": ("a@b",), "message": message}
+    call = new_call("coder", "bash__exec", {"a": 1}, {**texts, **steps, **limits, **contexts})
+
+    assert not {name for name in ToolCall.model_fields if getattr(call, name) is None}
+    assert json.loads(call_json(call, b'{"a": 1}')) == {**call.to_wire(), "callChain": ["a@b"]}
 
 
 def test_every_field_of_a_call_is_described() -> None:
