@@ -44,7 +44,7 @@ class Submitter:
         Raises:
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
-        call, fault = draft
+        call, fault, message_json = draft
         if is_event(call):
             fault = f"{call.tool_name} is not a tool: use request or send for events."
             # with its full name the ledger would treat the call as an event
@@ -52,7 +52,7 @@ class Submitter:
         call_id = identity_of(draft.call)
         try:
             args = serializer.encode(call.args, serializer.DEEPEST)
-            wire = call_json(call, args, self._message_json(call.message))
+            wire = call_json(call, args, message_json or self._message_json(call.message))
             require_sizes(call, len(args), self._max_args_bytes)
         except serializer.NotJsonError as error:
             bare = _without_payload(call)

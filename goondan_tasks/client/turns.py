@@ -13,7 +13,7 @@ from typing import Any
 from goondan_tasks.client.arguments import end_of_wait
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall, raised
-from goondan_tasks.contract.calls import CallDraft, draft_call
+from goondan_tasks.contract.calls import CallDraft, completed_draft
 from goondan_tasks.contract.catalog import ToolCatalog
 from goondan_tasks.contract.errors import (
     CallNotFoundError,
@@ -50,7 +50,9 @@ class TurnScope:
     origin: JsonObject | None = None
     calls: TurnCalls = field(default_factory=TurnCalls, repr=False)
 
-    def draft(self, tool: str, args: Any, tool_call_id: str, **more: Any) -> CallDraft:
+    def draft(
+        self, tool: str, args: Any, tool_call_id: str, message_json: bytes = b"", **more: Any
+    ) -> CallDraft:
         wire = {
             "agentName": self.agent,
             "instanceKey": self.instance_key,
@@ -62,8 +64,9 @@ class TurnScope:
             "toolName": tool,
             "args": args,
             "toolCallId": tool_call_id,
+            **more,
         }
-        return draft_call({**wire, **more}, holds_call=True)  # TurnCalls has made the message of the calls
+        return completed_draft(wire, message_json)  # TurnCalls has made the message of the calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class ProducerStep(RecordedStep):
                 call.tool_name,
                 call.asked.args,
                 call.tool_call_id,
+                call.message_json,
                 stepId=self.id,
                 bundleRef=self.record.bundle_ref,
                 timeoutSeconds=timeout_seconds,

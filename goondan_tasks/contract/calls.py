@@ -59,6 +59,8 @@ class CallDraft(NamedTuple):
 
     call: ToolCall
     fault: str = ""
+    #: the JSON of the call's message, if it is written already
+    message_json: bytes = b""
 
 
 def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, Any]) -> ToolCall:
@@ -71,22 +73,24 @@ def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, An
     return _completed({**_camel_case(fields), **wire})
 
 
-def draft_call(wire: Mapping[str, Any], *, holds_call: bool = False) -> CallDraft:
-    """Read a call from its wire fields; leave out wrong ones, and fill in what is missing.
-
-    If it is known that the message ``holds_call``, that is not checked.
-    """
+def draft_call(wire: Mapping[str, Any]) -> CallDraft:
+    """Read a call from its wire fields; leave out wrong ones, and fill in what is missing."""
     fields = _camel_case(wire)
     if "arguments" in fields or "input" in fields:
         spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
         fields["args"] = next((value for value in spellings if value is not None), None)
+    draft = completed_draft(fields)
+    return draft if draft.fault else checked_draft(draft.call)
+
+
+def completed_draft(fields: Mapping[str, Any], message_json: bytes = b"") -> CallDraft:
+    """Read a call as :func:`draft_call` does, from fields in camelCase; its message is known to hold it."""
     try:
-        call = _completed(fields)
+        return CallDraft(_completed(fields), message_json=message_json)
     except ValidationError as error:
         invalid = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
         valid = {name: value for name, value in fields.items() if name not in invalid}
-        return CallDraft(_completed(valid), f"The call is not valid: {faults_of(error)}.")
-    return CallDraft(call) if holds_call else checked_draft(call)
+        return CallDraft(_completed(valid), f"The call is not valid: {faults_of(error)}.", message_json)
 
 
 def checked_draft(call: ToolCall) -> CallDraft:
@@ -139,7 +143,7 @@ def _completed(fields: Mapping[str, Any]) -> ToolCall:
         "turnId": f"turn-{_text_or(given.get('toolCallId'), random[48:60])}",
         "toolCallId": f"call_{random[60:]}",
     }
-    return ToolCall.from_wire({**missing, **given, "traceId": trace_id})
+    return ToolCall.model_validate({**missing, **given, "traceId": trace_id})
 
 
 def _text_or(given: Any, otherwise: str) -> str:

@@ -322,6 +322,8 @@ def not_in_catalog(name: str, known: Iterable[str] = ()) -> ToolNotInCatalogErro
 
 
 def _fields_of(raw: Any) -> Mapping[str, Any]:
+    if type(raw) is dict:
+        return raw
     if isinstance(raw, ToolCall):
         return {"id": raw.tool_call_id, "name": raw.tool_name, "args": raw.args}
     dump = getattr(raw, "model_dump", None)
@@ -340,7 +342,10 @@ def _no_call(raw: Any) -> ToolInputValidationError:
 
 
 def _first(fields: Mapping[str, Any], *names: str) -> Any:
-    return next((fields[name] for name in names if fields.get(name) is not None), None)
+    for name in names:
+        if (value := fields.get(name)) is not None:
+            return value
+    return None
 
 
 def _fault_of(call: ModelCall, max_args_bytes: int) -> ToolError | None:
@@ -349,7 +354,8 @@ def _fault_of(call: ModelCall, max_args_bytes: int) -> ToolError | None:
     if call.name in EVENT_TOOLS:
         return not_in_catalog(call.name)
     try:
-        serializer.encode([call.id, call.name])
+        if not (call.id.isascii() and call.name.isascii()):
+            serializer.encode([call.id, call.name])
         size = len(serializer.encode(call.args, serializer.DEEPEST))
     except serializer.NotJsonError as error:
         return ToolInputValidationError(f"The call is not valid JSON: {error}.")

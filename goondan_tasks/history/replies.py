@@ -40,6 +40,8 @@ class StepCall:
     tool_call_id: str
     #: the model's message that contains it; ``None`` if that is too large to send with every call
     message: Message | None = None
+    #: the JSON of ``message``
+    message_json: bytes = b""
 
     @property
     def model_call_id(self) -> str | None:
@@ -52,9 +54,8 @@ class StepCall:
 
     def answered(self, result: ToolCallResult) -> StepCallResult:
         """Return the result with its message and the model's id."""
-        fields = {name: getattr(result, name) for name in ToolCallResult.model_fields}
-        fields["tool_call_id"] = self.asked.id
-        return StepCallResult.model_construct(**fields, message=self.asked.message(result))
+        own = {"tool_call_id": self.asked.id, "message": self.asked.message(result)}
+        return StepCallResult.model_construct(result.model_fields_set, **{**vars(result), **own})
 
 
 @dataclass(slots=True)
@@ -73,16 +74,15 @@ class TurnCalls:
         Raises:
             ToolInputValidationError: ``model_reply`` is not a model's reply, or a part of it is not a call.
         """
-        reply = read_reply(model_reply)
-        calls_read = (read_model_call(raw, max_args_bytes=max_args_bytes) for raw in reply.calls)
-        model_calls = [replace(call, args=catalog.original_args(call.name, call.args)) for call in calls_read]
-        seen: Counter[str] = Counter()
-        calls = [
-            StepCall(call, catalog.original_name(call.name), self._unused_id(call.id, record.index, seen))
-            for call in model_calls
-        ]
-        message = _message_of(reply, calls, record, most_bytes=max_args_bytes)
-        return [replace(call, message=message) for call in calls]
+        reply, seen, named = read_reply(model_reply), Counter[str](), []
+        for raw in reply.calls:
+            call = read_model_call(raw, max_args_bytes=max_args_bytes)
+            args = catalog.original_args(call.name, call.args)
+            call = call if args is call.args else replace(call, args=args)
+            unused_id = self._unused_id(call.id, record.index, seen)
+            named.append((call, catalog.original_name(call.name), unused_id))
+        message = _message_of(reply, named, record, most_bytes=max_args_bytes)
+        return [StepCall(*call, *message) for call in named]
 
     def _unused_id(self, model_id: str, index: int, seen: Counter[str]) -> str:
         seen[model_id] += 1
@@ -99,21 +99,22 @@ class TurnCalls:
 
 
 def _message_of(
-    reply: ModelReply, calls: Sequence[StepCall], record: StepRecord, *, most_bytes: int
-) -> Message | None:
-    """Return the model's whole message, which is sent with each call.
+    reply: ModelReply, calls: Sequence[tuple[ModelCall, str, str]], record: StepRecord, *, most_bytes: int
+) -> tuple[Message, bytes] | tuple[()]:
+    """Return the model's whole message, which is sent with each call, and its JSON.
 
-    ``None`` if it is not JSON or too large: each call then gets a message of its own.
+    The calls have their tools' full names and their unique ids. There is none if it is not JSON or too large:
+    each call then gets a message of its own.
     """
     if not calls:
-        return None
-    call_parts = (call_part(call.asked.id, call.tool_name, call.asked.args) for call in calls)
+        return ()
+    call_parts = (call_part(call.id, tool_name, call.args) for call, tool_name, _ in calls)
     content = [next(call_parts) if part is None else part for part in reply.parts]
     given = {} if reply.given is None else dict(reply.given)
     data = {name: value for name, value in given.get("data", {}).items() if name not in _CALLS_IN_DATA}
     message = Message(
         **{
-            "id": f"msg-{record.id}-{calls[0].tool_call_id}",
+            "id": f"msg-{record.id}-{calls[0][2]}",
             "created_at": iso_time(wall_clock()),
             **given,
             "data": {**data, "role": "assistant", "content": content},
@@ -121,10 +122,10 @@ def _message_of(
         }
     )
     try:
-        size = len(serializer.encode(message.to_wire()))
+        text = serializer.encode(message.to_wire())
     except serializer.NotJsonError:
-        return None
-    return message if size * len(calls) <= most_bytes else None
+        return ()
+    return (message, text) if len(text) * len(calls) <= most_bytes else ()
 
 
 def opening_id(index: int, failures: int) -> str:
