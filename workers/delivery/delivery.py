@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
@@ -46,7 +46,6 @@ from workers.delivery.result_writer import ResultWriter
 from workers.delivery.spans import NoSpans, RunSpans
 from workers.job import Job
 from workers.progress_reporter import ProgressReporter
-from workers.revisions.revisions import Revisions
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 
@@ -58,6 +57,28 @@ _NO_TURN: MessageTurn = nullcontext()
 LONGEST_SHOWN = 2_000
 
 
+class RevisionTools(Protocol):
+    """A revision of the bundle: :class:`workers.revisions.revision.Revision`."""
+
+    @property
+    def ref(self) -> str | None: ...
+    @property
+    def registry(self) -> Registry: ...
+
+
+class RevisionsOfCalls(Protocol):
+    """The revisions that the process has loaded: :class:`workers.revisions.revisions.Revisions`."""
+
+    @property
+    def active(self) -> RevisionTools: ...
+
+    def fixed(self, call: ToolCall) -> ToolCall:
+        """Return a call with its revision filled in."""
+
+    def registry(self, ref: str | None) -> Registry:
+        """Return the tools of a revision, loading it if necessary: this may block; raises a GoondanError."""
+
+
 @dataclass(eq=False)
 class Delivery:
     """Holds the claims of one worker process."""
@@ -66,7 +87,7 @@ class Delivery:
     writer: PipelinedWriter
     reaper: Reaper
     limiter: CallLimiter
-    revisions: Revisions
+    revisions: RevisionsOfCalls
     leases: LeaseKeeper
     watchdog: Watchdog
     cancels: CancelWatch
