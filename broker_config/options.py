@@ -108,7 +108,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "task_ignore_result": True,  # the ledger writes the result record itself, fenced
         "task_send_sent_event": False,
         "worker_send_task_events": settings.events == "on",
-        "worker_pool": "workers.pool.pool:CallPool",
+        "worker_pool": "workers.worker_pool:WorkerPool",
         "worker_consumer": "workers.pool.consumer:Consumer",
         "worker_concurrency": CONCURRENCY,
         "worker_prefetch_multiplier": 1,  # as many as the lead takes

@@ -32,7 +32,7 @@ from workers.concurrency.watchdog import CallOff
 from workers.delivery.delivery import LONGEST_SHOWN
 from workers.delivery.incoming import Incoming, carried
 from workers.outcome import outcome_of
-from workers.runtime import WorkerRuntime
+from workers.pool.parts import WorkerParts
 
 logger = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class ReservedMessage:
 class Intake:
     """Reads the messages of one worker process; ``again`` takes one whose time has come."""
 
-    def __init__(self, runtime: WorkerRuntime, app: Any, again: Callable[[ReservedMessage], object]) -> None:
+    def __init__(self, runtime: WorkerParts, app: Any, again: Callable[[ReservedMessage], object]) -> None:
         self._runtime = runtime
         self._delivery = runtime.delivery
         self._writer = runtime.delivery.writer
@@ -249,7 +249,7 @@ class Intake:
             self._delivery.refuse(incoming, worker, error)
 
 
-def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
+def note_shutdown(runtime: WorkerParts, wire: Any) -> None:
     """Pass a ``shutdown`` IpcMessage on to the workers that it names, this one included.
 
     Its payload is ``{agent or worker, reason?}``; without either it means the agent that it was sent to. An

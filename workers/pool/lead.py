@@ -31,7 +31,7 @@ from workers.plain_context import PlainContext
 from workers.plan import Plan
 from workers.pool.limits import finish_many, follow, note_verdict
 from workers.pool.loop_calls import LoopCalls, Pool, end_detached, log_damaged, note_stored
-from workers.runtime import WorkerRuntime
+from workers.pool.parts import WorkerParts
 
 logger = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class Lead:
     def __init__(
         self,
         reader: QueueReader,
-        runtime: WorkerRuntime,
+        runtime: WorkerParts,
         threads: DaemonThreads,
         slots: Slots,
         pool: Pool,

@@ -33,7 +33,7 @@ from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices, PlainContext
 from workers.plan import Plan
 from workers.pool.limits import finish_many
-from workers.runtime import WorkerRuntime
+from workers.pool.parts import WorkerParts
 
 logger = structlog.get_logger(__name__)
 
@@ -138,7 +138,7 @@ class LoopCalls:
 
     def __init__(
         self,
-        runtime: WorkerRuntime,
+        runtime: WorkerParts,
         threads: DaemonThreads,
         slots: Slots,
         pool: Pool,

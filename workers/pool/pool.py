@@ -21,14 +21,9 @@ from broker_config.connections import connect
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
 from broker_config.scripts import ClaimOnReserve
-from broker_config.settings import Settings
 from goondan_tasks.authoring.tool_api import Logger
-from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.contract.errors import (
-    BrokerUnreachableError,
-    ConfigError,
     GoondanError,
-    OAuthStoreError,
     ToolError,
 )
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
@@ -50,9 +45,9 @@ from workers.pool.intake import Intake, ReservedMessage
 from workers.pool.lead import Lead
 from workers.pool.loop_calls import end_detached
 from workers.pool.monitoring import ShortEvents, count, sends_events, task_of_job, tell_claim, tell_start
-from workers.pool.refusal import refuse, refusing_without_threads
+from workers.pool.parts import WorkerParts
+from workers.pool.refusal import refusing_without_threads
 from workers.progress_reporter import ProgressReporter
-from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
 
@@ -80,20 +75,6 @@ def share_arenas() -> bool:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and mallopt(_M_ARENA_MAX, MOST_ARENAS) == 1
-
-
-def runtime_or_exit() -> WorkerRuntime:
-    """Return this process's runtime.
-
-    Raises:
-        SystemExit: the bundle is not valid or Redis cannot be reached, although the command line has just
-            checked both; or the OAuth store cannot be used.
-    """
-    try:
-        with broker_errors(Settings.load().redis_url):
-            return process_runtime()
-    except (ConfigError, BrokerUnreachableError, OAuthStoreError) as error:
-        refuse(error)
 
 
 class CallPool(BasePool):
@@ -126,8 +107,12 @@ class CallPool(BasePool):
         with refusing_without_threads():
             self._start()
 
+    def start_process(self) -> WorkerParts:
+        """Return the parts of this process, which are made now: the pool that Celery is given knows them."""
+        raise NotImplementedError
+
     def _start(self) -> None:
-        self._runtime = runtime_or_exit()
+        self._runtime = self.start_process()
         gc.freeze()  # the objects made so far live as long as the process: collecting need not look at them
         gc.set_threshold(YOUNG_OBJECTS)
         self._threads = DaemonThreads(self.flush)
