@@ -66,7 +66,7 @@ pythons: $(BIN)/python ## the unit tests with the other supported Pythons of thi
 	    elif [ "$(VERSION)" = today ] || [ $$version = "$(or $(VERSION),$$version)" ]; then set -- "$$@" "$$one"; \
 	    else echo "Python $$version: left out by VERSION=$(VERSION)"; fi; \
 	done; \
-	[ "$(VERSION)" != today ] || few=--few-cases; \
+	[ "$(VERSION)" != today ] || few=--one-case; \
 	if [ "$(VERSION)" = today ] && [ $$# -gt 1 ]; then \
 	    said="each of the $$# others has its day"; shift $$(($$(date +%s) / 86400 % $$#)); set -- "$$1"; \
 	    echo "Python $${1%%=*}: chosen by the date, $$said; make pythons runs all, with all cases"; \

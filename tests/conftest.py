@@ -16,7 +16,7 @@ from tests.forked_programs import Nursery, forked_programs
 pytest_plugins = ["tests.requirements.plugin"]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Restore Ctrl-C; let structlog draw no local variables where nothing configures it: it takes seconds."""
     # a shell's background job ignores Ctrl-C, and programs that tests start would inherit that
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -24,7 +24,11 @@ def pytest_configure() -> None:
     structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
     # a machine that stands still for a fifth of a second is not a fault of what an example shows
     settings.register_profile(
-        "patient", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "patient",
+        settings.default,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        max_examples=20 if config.getoption("--one-case") else 100,
     )
     settings.load_profile("patient")
 
@@ -48,24 +52,26 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option with which another Python runs the tests in CI."""
     parser.addoption(
-        "--few-cases", action="store_true", help="of each test take three cases: others differ in their data"
+        "--one-case",
+        action="store_true",
+        help="of each test take one case, of a property few examples: others differ in their data",
     )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the cases, and the order of the files."""
-    if config.getoption("--few-cases"):
-        leave_few_cases(config, items)
+    if config.getoption("--one-case"):
+        leave_one_case(config, items)
     spread_waiting_files(items)
 
 
-def leave_few_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect all cases of a test but the first, the middle and the last one."""
+def leave_one_case(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect all cases of a test but the middle one."""
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {id(cases[place]) for cases in tests.values() for place in (0, len(cases) // 2, -1)}
+    kept = {id(cases[len(cases) // 2]) for cases in tests.values()}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
 
