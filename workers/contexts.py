@@ -6,44 +6,57 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, Protocol
 
 from goondan_tasks.authoring.agent_api import AgentContext
 from goondan_tasks.authoring.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.contract.call_fields import shown_id
 from goondan_tasks.contract.calls import Run
-from goondan_tasks.contract.conversation import Conversation, ConversationFiles
+from goondan_tasks.contract.conversation import Conversation
 from goondan_tasks.contract.errors import HandoffError, ToolTimeoutError
-from goondan_tasks.contract.events import event_of
 from goondan_tasks.contract.messages import JsonObject, Message, assistant_message_wire, iso_time
 from goondan_tasks.contract.names import callback_url
-from workers.agents.call_services import CallServices, SwarmServices
 from workers.concurrency.event_loop import is_on_loop
-from workers.concurrency.waits import Waits
 from workers.instances.workdirs import InstanceWorkdirs, OpenWait
 from workers.job import Job
 from workers.plain_context import ContextServices, PlainContext
 from workers.processes.confinement import Confinement
 from workers.processes.programs import ProcessRunner
-from workers.thinking.turn import Thinking
 from workers.tools.registered_tool import RegisteredTool
 from workers.v1.handlers import OlderContext, handler_of_older
 
 _NOTHING: dict[str, Any] = {}
 
 
+class AgentAccess(Protocol):
+    """What runs reach of agents; see :class:`workers.thinking.agent_contexts.AgentContexts`."""
+
+    def context(self, job: Job, services: ContextServices, workdir: Path, deadline: datetime) -> AgentContext:
+        """Make the context of a Turn whose handler begins now."""
+
+    def runtime(self, job: Job, services: ContextServices, workdir: Path, deadline: datetime) -> AgentRuntime:
+        """Make the ``ctx.runtime`` of a tool's handler."""
+
+    def conversation(self, run: Run) -> Conversation | None:
+        """Return the conversation with which a Turn begins; ``None`` unless the agent thinks. It may block.
+
+        Raises:
+            ConversationError: one of its files cannot be read.
+            ToolError, OSError: the instance's directory cannot be opened.
+        """
+
+
 @dataclass(eq=False)
 class ContextFactory:
-    """Makes contexts for the runs of one workspace; without ``swarm_services`` no agent can be reached."""
+    """Makes contexts for the runs of one workspace; without ``agents`` none can be reached."""
 
     workdirs: InstanceWorkdirs
     call_timeout_seconds: float
     older: OlderContext
     confinement: Confinement
-    swarm_services: SwarmServices | None = None
+    agents: AgentAccess | None = None
     public_url: str | None = None
-    thinking: Thinking | None = None
 
     def limit_seconds(self, run: Run, bound: BoundTool) -> float:
         """Return how long the handler may run: the smaller limit of export and caller, or the default.
@@ -80,8 +93,11 @@ class ContextFactory:
         patience = OpenWait(limit_seconds, job.cancellation)
         workdir = self.workdirs.open(job.agent, run.call.instance_key, patience)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
-        make = self._agent_context if plan.is_turn else self._tool_context
-        return make(job, services, workdir, deadline)
+        if not plan.is_turn:
+            return self._tool_context(job, services, workdir, deadline)
+        if self.agents is None:
+            raise HandoffError("An agent is run by a worker only.")
+        return self.agents.context(job, services, workdir, deadline)
 
     def wire(
         self, call: JsonObject, call_id: str, token: str, queued_at: float, *, limit_seconds: float
@@ -104,83 +120,15 @@ class ContextFactory:
             "message": _message_of(call, queued_at),
             "workdir": str(workdir),
             "deadline": (time() + limit_seconds) * 1000,
-            "runtime": self.swarm_services is not None,
+            "runtime": self.agents is not None,
             "callbackUrl": None if url is None else callback_url(url, call_id, token),
         }
-
-    def conversation(self, run: Run) -> Conversation | None:
-        """Return the conversation with which a Turn begins; ``None`` unless the agent thinks. It may block.
-
-        Raises:
-            ConversationError: one of its files cannot be read.
-            ToolError, OSError: the instance's directory cannot be opened.
-        """
-        call = run.call
-        if self.thinking is None or not self.thinking.bundle.agents[call.agent_name].thinks:
-            return None
-        self.workdirs.open(call.agent_name, call.instance_key)
-        directory = self.workdirs.directory(call.instance_key)
-        files = ConversationFiles.of(directory, call.agent_name)
-        return files.begin(call.turn_id, claimed_at=run.claimed_at, now=run.clock())
 
     def older_handler(
         self, tool: RegisteredTool, limit_seconds: float
     ) -> Callable[[PlainContext, JsonObject], Any]:
         """Return the handler of a v1 tool for its plan: each call gets a context of its version."""
         return handler_of_older(tool, limit_seconds, self.older)
-
-    def _agent_context(
-        self, job: Job, services: ContextServices, workdir: Path, deadline: datetime
-    ) -> AgentContext:
-        run, call, cancellation = job.claim.run, job.claim.run.call, job.ensure_cancellation()
-        if self.swarm_services is None:
-            raise HandoffError("An agent is run by a worker only.")
-        call_services = self.swarm_services.for_run(
-            run,
-            workdir,
-            _waits(job, services, deadline),
-            cancellation,
-            is_async=job.planned.tool.is_async,
-            state=job.ensure_turn_state(),
-        )
-        return AgentContext(
-            agent_name=call.agent_name,
-            instance_key=call.instance_key,
-            turn_id=call.turn_id,
-            trace_id=call.trace_id,
-            correlation_id=call.correlation_id,
-            event=event_of(call, run.clock()),
-            workdir=workdir,
-            logger=services.logger(job),
-            runtime=call_services.runtime,
-            tools=call_services.tools,
-            progress=services.progress(job),
-            auth=call.auth,
-            origin=call.origin,
-            deadline=deadline,
-            _is_cancelled=cancellation.is_set,
-            _step=call_services.step,
-            **self._model(job, workdir, call_services),
-        )
-
-    def _model(self, job: Job, workdir: Path, call_services: CallServices) -> dict[str, Any]:
-        """Return the prompt and the model of an agent, as fields of its context."""
-        thinking, call, state = self.thinking, job.claim.run.call, job.ensure_turn_state()
-        if thinking is None:
-            return {}
-        names = {
-            "agentName": call.agent_name,
-            "instanceKey": call.instance_key,
-            "turnId": call.turn_id,
-            "workdir": str(workdir),
-        }
-        if call_services.tools.is_async and thinking.bundle.agents[call.agent_name].spec.configuration:
-            state.ask_model = partial(thinking.ask, workdir, call_services.tools, state)
-        return {
-            "prompt": thinking.prompt(call.agent_name, names),
-            "model": thinking.model(call.agent_name),
-            "_think": partial(thinking.think, run=job.claim.run, tools=call_services.tools, state=state),
-        }
 
     def _tool_context(
         self, job: Job, services: ContextServices, workdir: Path, deadline: datetime
@@ -215,26 +163,9 @@ class ContextFactory:
         self, job: Job, services: ContextServices, workdir: Path, deadline: datetime
     ) -> dict[str, Any]:
         """Return the field that makes ``ctx.runtime`` on first use: few tools use it."""
-        swarm_services = self.swarm_services
-        if swarm_services is None:
+        if self.agents is None:
             return _NOTHING
-
-        @cache
-        def make() -> AgentRuntime:
-            waits, cancellation = _waits(job, services, deadline), job.ensure_cancellation()
-            is_async = job.planned.tool.is_async
-            own = swarm_services.for_run(job.claim.run, workdir, waits, cancellation, is_async=is_async)
-            return own.runtime
-
-        return {"_reach": make}
-
-
-def _waits(job: Job, services: ContextServices, deadline: datetime) -> Waits:
-    """Return the waits of a run that must end at ``deadline``."""
-    cancellation = job.ensure_cancellation()
-    return Waits(
-        partial(services.release_slot, job), lambda: cancellation.is_over or datetime.now(UTC) >= deadline
-    )
+        return {"_reach": cache(partial(self.agents.runtime, job, services, workdir, deadline))}
 
 
 def _message_of(call: JsonObject, queued_at: float) -> JsonObject:

@@ -108,8 +108,8 @@ class Plans:
                 raise ready.error
         else:
             plan = job.plan = self._limited(self._plan_for(call, ready.get()), run)
-        if plan.is_turn:
-            job.ensure_turn_state().conversation = self.contexts.conversation(run)
+        if plan.is_turn and self.contexts.agents is not None:
+            job.ensure_turn_state().conversation = self.contexts.agents.conversation(run)
         return plan
 
     @property

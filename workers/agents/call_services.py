@@ -18,7 +18,6 @@ from goondan_tasks.authoring.extension_api import StepResult
 from goondan_tasks.authoring.handoff import (
     Asker,
     Handoff,
-    RepeatableIds,
     accepted,
     handoff_call,
     not_answered,
@@ -28,7 +27,6 @@ from goondan_tasks.authoring.handoff import (
 )
 from goondan_tasks.authoring.tool_api import (
     REQUEST_TIMEOUT_MS,
-    AgentRuntime,
     CatalogResult,
     EventLike,
     ListResult,
@@ -36,7 +34,7 @@ from goondan_tasks.authoring.tool_api import (
     SendResult,
     SpawnResult,
 )
-from goondan_tasks.contract.calls import Run, identity_of
+from goondan_tasks.contract.calls import identity_of
 from goondan_tasks.contract.catalog import ToolCatalog
 from goondan_tasks.contract.conversation import Conversation
 from goondan_tasks.contract.errors import (
@@ -539,50 +537,3 @@ def _options(options: Options, keywords: Mapping[str, Any]) -> Mapping[str, Any]
         hint = f"did you mean {similar!r}?" if similar else f"there are: {', '.join(keywords)}."
         raise ToolInputValidationError(f"There is no option {name!r}; {hint}")
     return {name: given.get(name) if keyword is None else keyword for name, keyword in keywords.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class CallServices:
-    """The services of one run."""
-
-    runtime: AgentRuntime
-    #: the agent's own tools; only for agents' entries
-    tools: AsyncToolCaller | BlockingToolCaller
-    #: makes the next Step of an agent's Turn
-    step: Callable[..., BlockingEntryStep | AsyncEntryStep]
-
-
-@dataclass(frozen=True, slots=True)
-class SwarmServices:
-    """Makes the services of the runs of one worker process."""
-
-    swarm: Swarm
-    handoffs: Handoffs
-    instances: InstanceService
-    #: returns the Steps of the active revision, in which an entry's next Step opens (000 §12.4)
-    steps_now: StepsNow
-    #: the revision of the runs, and of their calls outside of Steps
-    bundle_ref: str | None = None
-
-    def for_run(
-        self,
-        run: Run,
-        workdir: Path,
-        waits: Waits,
-        cancellation: Cancellation,
-        *,
-        is_async: bool,
-        state: TurnState | None = None,
-    ) -> CallServices:
-        # if a worker dies, the run that replaces its run makes the same ids; a retry makes others
-        name = f"{run.id} {run.retries}" if run.retries else run.id
-        reach = (self.handoffs, Asker.of(run.id, run.call, RepeatableIds(name)), waits, cancellation)
-        swarm = (self.swarm, self.instances, workdir)
-        turn = AgentTurn(run.call, run.attempt, self.steps_now, state or TurnState())
-        if is_async:
-            tools = AsyncToolCaller(*reach, self.bundle_ref)
-            step = partial(AsyncEntryStep, turn, tools=tools)
-            return CallServices(AsyncRuntime(*reach, *swarm), tools, step)
-        caller = BlockingToolCaller(*reach, self.bundle_ref)
-        blocking_step = partial(BlockingEntryStep, turn, tools=caller)
-        return CallServices(BlockingRuntime(*reach, *swarm), caller, blocking_step)

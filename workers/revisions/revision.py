@@ -26,7 +26,7 @@ from goondan_tasks.machine.javascript import is_javascript
 from goondan_tasks.oauth.manager import RefreshesInFlight
 from goondan_tasks.revisions.active import CHANGED, UNCOMMITTED, ActiveRevision, RevisionChange, RevisionState
 from goondan_tasks.revisions.checkouts import Checkout, RevisionSource
-from workers.agents.call_services import StepsNow, Swarm, SwarmServices
+from workers.agents.call_services import StepsNow, Swarm
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread
 from workers.contexts import ContextFactory
@@ -47,6 +47,7 @@ from workers.processes.confinement import Confinement
 from workers.processes.frames import ROOM_BYTES
 from workers.processes.isolation import Children, Isolation
 from workers.results import Suspension
+from workers.thinking.agent_contexts import AgentContexts
 from workers.thinking.model_calls import model_tool
 from workers.thinking.model_providers import ModelProviders
 from workers.thinking.turn import Thinking
@@ -320,7 +321,6 @@ class RevisionFactory:
         instance_service = InstanceService(
             self.instances, _workdirs(settings, bundle), swarm.agents, policy.spawn
         )
-        swarm_services = SwarmServices(swarm, self.handoffs, instance_service, steps_now, ref)
         models = ModelProviders(bundle)
         thinking = Thinking(
             bundle,
@@ -333,15 +333,9 @@ class RevisionFactory:
         )
         for provider in models.by_model.values():
             registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys))
+        agents = AgentContexts(swarm, self.handoffs, instance_service, steps_now, ref, thinking, workdirs)
         executor = make_executor(
-            settings,
-            registry,
-            extensions.services,
-            self.event_loop,
-            swarm_services,
-            self.instances,
-            steps,
-            thinking,
+            settings, registry, extensions.services, self.event_loop, workdirs, steps, agents
         )
         return Revision(
             ref,
@@ -438,24 +432,22 @@ def make_executor(
     registry: Registry,
     services: ExtensionServices,
     event_loop: EventLoopThread,
-    swarm_services: SwarmServices | None = None,
-    instances: Instances | None = None,
+    workdirs: InstanceWorkdirs | None = None,
     steps: Steps | None = None,
-    thinking: Thinking | None = None,
+    agents: AgentContexts | None = None,
 ) -> Executor:
-    """Make the executor of a registry; without the last four arguments it needs neither Redis nor Celery."""
-    workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
+    """Make the executor of a registry; without the last three arguments it needs neither Redis nor Celery."""
+    workdirs = workdirs or InstanceWorkdirs(_workdirs(settings, registry.bundle))
     swarm = registry.bundle.swarm(settings.swarm)
     views = Views(registry, swarm, services, steps)
     services.pipelines.v1.made_by = views
     contexts = ContextFactory(
         workdirs,
         call_timeout_seconds=settings.call_timeout_seconds,
-        swarm_services=swarm_services,
+        agents=agents,
         public_url=settings.public_url,
         older=views.tool_context,
         confinement=Confinement(registry.bundle, settings.state_root_path),
-        thinking=thinking,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     guard, pipelines, events = CatalogGuard(registry, steps), services.pipelines, services.events
