@@ -13,8 +13,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker_config import serializer
 from broker_config.serializer import quote
@@ -158,8 +157,7 @@ def _decompressed(body: str | bytes, compression: Any) -> bytes:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class TaskMessage:
+class TaskMessage(NamedTuple):
     """A task for the consumers of ``queue``."""
 
     task: str

@@ -1,10 +1,10 @@
 """A producer's knowledge of the swarm: its agents, the active revision, and errors of Redis."""
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from goondan_tasks.contract.errors import (
     UnconfirmedError,
 )
 from goondan_tasks.contract.names import SEPARATOR, SYSTEM_TOOL
-from goondan_tasks.contract.table_rows import naming
+from goondan_tasks.contract.table_rows import Translating, name_keys
 from goondan_tasks.contract.wording import closest
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.revisions.active import ActiveRevision
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle
 
 
-@contextlib.contextmanager
-def broker_errors(url: str) -> Iterator[None]:
+def broker_errors(url: str) -> Translating:
     """Turn the errors of the Redis at ``url`` into ours, for the length of a ``with`` block.
 
     Raises:
@@ -41,12 +40,14 @@ def broker_errors(url: str) -> Iterator[None]:
         UnconfirmedError: it has accepted a write, and too few replicas have confirmed it.
         RecordDamagedError: the contents of a key are those of another program.
     """
-    try:
-        with naming():
-            yield
-    except NotConfirmedError as error:
+    return Translating(partial(_as_ours, url))
+
+
+def _as_ours(url: str, error: BaseException) -> None:
+    name_keys((), error)
+    if isinstance(error, NotConfirmedError):
         raise UnconfirmedError(f"Redis at {hidden_password(url)} has accepted it, but {error}.") from error
-    except RedisError as error:
+    if isinstance(error, RedisError):
         reason, remedy = reason_unreachable(url, error), remedy_of(error, url)
         raise BrokerUnreachableError(reason, suggestion=remedy) from error
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from broker_config import serializer
 from broker_config.confirmation import NotConfirmedError
 from broker_config.scripts import ScriptCall
@@ -20,7 +22,7 @@ from goondan_tasks.contract.errors import (
 from goondan_tasks.contract.events import is_event, queue_of
 from goondan_tasks.contract.messages import Message, ToolCall, ToolCallResult
 from goondan_tasks.contract.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
-from goondan_tasks.contract.table_rows import naming
+from goondan_tasks.contract.table_rows import name_keys
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -119,10 +121,12 @@ class Submitter:
             RecordDamagedError: another program has written a key that all calls share, and none is accepted.
         """
         unconfirmed: NotConfirmedError | None = None
-        queues = dict.fromkeys(queue_of(one.call) for one in submissions)
         try:
-            with naming(self._ledger.keys.due, *queues):
-                admissions = self._ledger.submit_all(submissions, producer, *after)
+            admissions = self._ledger.submit_all(submissions, producer, *after)
+        except ResponseError as error:
+            queues = dict.fromkeys(queue_of(one.call) for one in submissions)
+            name_keys((self._ledger.keys.due, *queues), error)
+            raise
         except NotConfirmedError as error:
             of_calls = error.answers[: len(error.answers) - len(after)]
             unconfirmed, admissions = error, list(itertools.chain.from_iterable(of_calls))

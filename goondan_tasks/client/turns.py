@@ -102,7 +102,7 @@ class ProducerStep(RecordedStep):
         ]
         if not drafts:
             return calls, []
-        with connection.retrying(timeout), connection.broker_errors():
+        with connection.retrying(timeout):
             pending = connection.submit_drafts(drafts, partial(connection.step_store.noting, self.record))
         return calls, pending
 

@@ -211,8 +211,8 @@ def _line(record: StepRecord, **fields: Any) -> bytes:
 
 
 def _note_fault(turn: str, fault: bytes | None) -> None:
-    with only_advice(turn):
-        if fault is not None:
+    if fault is not None:
+        with only_advice(turn):
             raise ResponseError(fault.decode(errors="replace"))
 
 
