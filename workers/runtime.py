@@ -41,7 +41,7 @@ from workers.forks import claim_process
 from workers.instances.service import Collector
 from workers.processes.isolation import Children
 from workers.processes.lease_guard_process import GuardTerms, LeaseGuardProcess
-from workers.revisions.revision import RevisionFactory, active_revision
+from workers.revisions.factory import RevisionFactory, active_revision
 from workers.revisions.revisions import Revisions
 from workers.revisions.sync import (
     DEV_LOOK_SECONDS,

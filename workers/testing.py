@@ -41,7 +41,7 @@ from workers.outcome import awaited_outcome
 from workers.plain_context import PlainContext
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
-from workers.revisions.revision import make_executor, make_extensions, make_registry
+from workers.revisions.factory import make_executor, make_extensions, make_registry
 
 #: how long extensions may take to stop what they have started
 STOP_SECONDS = 10.0

@@ -43,7 +43,7 @@ OLDER_VERSION_SEAMS = {
     "workers.javascript.middleware_context",
     "workers.javascript.tools",
     "workers.javascript.v1_context",
-    "workers.revisions.revision",
+    "workers.revisions.factory",
 }
 #: what of the extras each module may not load, after those above it
 WITHOUT = {

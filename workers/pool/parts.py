@@ -1,46 +1,18 @@
 """What the pool uses of the worker process (:class:`workers.runtime.WorkerRuntime`)."""
 
-from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from broker_config.settings import Settings
 from goondan_tasks.contract.errors import GoondanError
-from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.fleet.agent_registry import ShutdownRequests
 from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.reaper import Reaper
-from workers.cancellation import Watch
+from workers.call_executor import CallExecutor
 from workers.concurrency.event_loop import EventLoopThread
 from workers.delivery.delivery import Delivery
 from workers.delivery.limiter import CallLimiter
 from workers.job import Job
-from workers.plan import Plan
-
-
-class Plans(Protocol):
-    """How the calls of a revision are run: :class:`workers.plans.Plans`."""
-
-    def of(self, job: Job) -> Plan | None:
-        """Return how a call that has been classified is run; ``None`` if it has to be prepared."""
-
-    def is_slow(self, job: Job) -> bool:
-        """Return whether the handler of a call's tool is likely to keep short calls waiting."""
-
-    def learn_steps(self, jobs: Iterable[Job]) -> None:
-        """Read the catalogs of the Steps of claimed calls, in one trip."""
-
-
-class CallExecutor(Protocol):
-    """Prepares the calls of a revision: :class:`workers.executor.Executor`."""
-
-    @property
-    def plans(self) -> Plans: ...
-
-    def prepare(self, job: Job, watch: Watch, mark: Callable[[Job], None]) -> ToolCallResult | None:
-        """Plan a call and mark it as started, or return its result; this may block."""
-
-    def early_result(self, job: Job, plan: Plan) -> ToolCallResult | None:
-        """Return the result of a call whose handler must not begin, if that is known without blocking."""
 
 
 class LoadedRevision(Protocol):
@@ -63,7 +35,7 @@ class LoadedRevisions(Protocol):
         """Return the revision of a claimed call, loading it if necessary; this blocks."""
 
 
-class Standby(Protocol):
+class OtherWorkers(Protocol):
     """Leaves calls to other workers: :class:`workers.revisions.sync.Standby`."""
 
     def leaves(self, call: ToolCall, error: GoondanError) -> bool:
@@ -90,4 +62,4 @@ class WorkerParts(Protocol):
     @property
     def shutdowns(self) -> ShutdownRequests: ...
     @property
-    def standby(self) -> Standby: ...
+    def standby(self) -> OtherWorkers: ...

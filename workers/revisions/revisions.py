@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from time import monotonic
+from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 import structlog
@@ -18,10 +19,11 @@ from goondan_tasks.contract.failure import named_error
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
+from workers.agents.call_services import StepsNow
 from workers.concurrency.threads import on_new_thread
 from workers.job import Job, JobState
 from workers.outcome import outcome_of
-from workers.revisions.revision import Revision, RevisionFactory
+from workers.revisions.revision import Revision
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
 
@@ -98,12 +100,21 @@ class _KeptRevision:
         return self.revision.steps.are_closed
 
 
+class RevisionMaker(Protocol):
+    """Makes revisions: :class:`workers.revisions.factory.RevisionFactory`."""
+
+    def revision(
+        self, bundle: Bundle, ref: str | None, *, steps_now: StepsNow, checkout: Checkout | None = None
+    ) -> Revision:
+        """Make one revision, which closes ``checkout``; ``steps_now`` opens the Steps of agents' entries."""
+
+
 class Revisions:
     """Gives each call the revision that it names, or the active one."""
 
     def __init__(
         self,
-        factory: RevisionFactory,
+        factory: RevisionMaker,
         first: Bundle,
         *,
         fetch: Fetch,

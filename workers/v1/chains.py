@@ -376,7 +376,7 @@ class V1Chains:
     """The functions of every agent's older extensions; those that wrap calls are among the ``layers``."""
 
     def __init__(self, layers: Ranks[Point, Layer]) -> None:
-        #: makes their contexts; set by :func:`workers.revisions.revision.make_executor`
+        #: makes their contexts; set by :func:`workers.revisions.factory.make_executor`
         self.made_by: Views | None = None
         self._layers = layers
         self._ranks: Ranks[str, Mutator] = Ranks()

@@ -37,7 +37,7 @@ from workers.javascript.tools import Hosts
 from workers.job import Job
 from workers.plain_context import wire_of
 from workers.processes.isolation import Children
-from workers.revisions.revision import make_executor, make_extensions, make_registry
+from workers.revisions.factory import make_executor, make_extensions, make_registry
 from workers.testing import LoneServices, run_here
 from workers.tools.dynamic_tools import dynamic_tool
 from workers.tools.registry import Registry

@@ -21,7 +21,7 @@ from workers.extensions.events import running, running_for
 from workers.extensions.services import SwarmBundleService, no_swarm_bundle
 from workers.javascript.tools import Hosts
 from workers.processes.isolation import Children
-from workers.revisions.revision import make_extensions, make_registry
+from workers.revisions.factory import make_extensions, make_registry
 from workers.v1.services import V1SwarmBundle
 
 CALL = new_call("coder", "bash__exec", {}, {})

@@ -19,8 +19,10 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread
+from workers.executor import Executor
 from workers.processes.isolation import Children
-from workers.revisions.revision import Revision, RevisionFactory
+from workers.revisions.factory import RevisionFactory
+from workers.revisions.revision import Revision
 from workers.testing import run_here
 
 WARDROBE = Path(__file__).parents[3] / "bundles" / "wardrobe"
@@ -77,6 +79,7 @@ class RevisionMachine:
         fields = {"tool_call_id": f"c-{self._calls}", "instance_key": instance_key}
         call = new_call(AGENT, tool, {}, fields)
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
+        assert isinstance(revision.executor, Executor)
         return run_here(revision.executor, run)
 
 

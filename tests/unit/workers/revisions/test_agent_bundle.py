@@ -13,7 +13,7 @@ from goondan_tasks.changesets.policy import FOLDER, ChangesetRules, Principal
 from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from workers.extensions.events import EventListeners
-from workers.revisions.revision import AgentBundle
+from workers.revisions.bundle_changes import AgentBundle
 
 SWARM = """\
 apiVersion: goondan.ai/v1

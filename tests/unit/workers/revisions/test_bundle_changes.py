@@ -23,7 +23,7 @@ from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 from workers.extensions.events import EventListeners
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs
-from workers.revisions.revision import BundleChanges
+from workers.revisions.bundle_changes import BundleChanges
 
 SWARM = """\
 ---

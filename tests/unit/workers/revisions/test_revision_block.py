@@ -10,7 +10,7 @@ from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.history import StepRecord, StepStore
 from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange
-from workers.revisions.revision import revision_block
+from workers.revisions.bundle_changes import revision_block
 
 
 class Instances:

@@ -26,7 +26,7 @@ from workers.extensions.services import SwarmBundleFor, no_swarm_bundle
 from workers.javascript.tools import Hosts
 from workers.oauth import WorkerOAuth
 from workers.processes.isolation import Children
-from workers.revisions.revision import make_executor, make_extensions, make_registry, make_steps
+from workers.revisions.factory import make_executor, make_extensions, make_registry, make_steps
 from workers.testing import run_here
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps

@@ -17,7 +17,7 @@ from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.workers.v1.gallery import AGENT, HEIRLOOMS, gallery
 from workers.extensions.events import EventListeners
-from workers.revisions.revision import AgentBundle
+from workers.revisions.bundle_changes import AgentBundle
 from workers.testing import run_tool
 
 
