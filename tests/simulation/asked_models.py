@@ -15,7 +15,7 @@ from goondan_tasks.contract.calls import identity_of, new_call, queue_element
 from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.contract.names import SYSTEM_TOOL
 from goondan_tasks.ledger.claim_request import ClaimTerms
-from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.healing import heal
 from tests.simulation.invariants import check, require_alone
@@ -123,7 +123,8 @@ class ModelsWorld(SceneWorld):
 
     def submit(self, call: ToolCall, place: tuple[str, int]) -> str:
         """Submit a call that asks a model, and note what it is for."""
-        wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
+        args = serializer.encode(call.args)
+        wire = call_json(call, args)
         call_id = identity_of(call)
         message = queue_element(call_id, call, wire)
         submission = Submission(call_id, call, wire, digest_of(call, args), message)

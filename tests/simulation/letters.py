@@ -19,7 +19,7 @@ from goondan_tasks.contract.names import NO_CALL_TOOL
 from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.record import CallRecord, Stored, Verdict
-from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.healing import heal
 from tests.simulation.invariants import check
@@ -114,7 +114,8 @@ def _submission(world: Letters, record: CallRecord) -> Submission:
     call = record.call
     if is_event(call):
         return event_submission(call)
-    wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
+    args = serializer.encode(call.args)
+    wire = call_json(call, args)
     return Submission(record.id, call, wire, digest_of(call, args), queue_element(record.id, call, wire))
 
 

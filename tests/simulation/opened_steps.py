@@ -21,7 +21,7 @@ from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.history import StepStore
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.admission import BUNDLE, REGISTRY
 from tests.simulation.clock import VIRTUAL
@@ -200,7 +200,8 @@ class StepsWorld(SceneWorld):
 
     def take(self, record: CallRecord) -> None:
         call = record.call
-        wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
+        args = serializer.encode(call.args)
+        wire = call_json(call, args)
         message = queue_element(record.id, call, wire)
         submission = Submission(record.id, call, wire, digest_of(call, args), message)
         self.calls[record.id] = StepsCall(call, submission, len(self.calls))
@@ -384,7 +385,8 @@ def call_elsewhere(world: StepsWorld, pick: Random) -> bool:
         "instance_key": INSTANCE, "turn_id": other, "step_id": step_id, "tool_call_id": f"x{world.strangers}",
     }  # fmt: skip
     call = new_call(AGENT, PLAIN, {"n": world.strangers}, fields)
-    wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
+    args = serializer.encode(call.args)
+    wire = call_json(call, args)
     message = queue_element(identity_of(call), call, wire)
     submission = Submission(identity_of(call), call, wire, digest_of(call, args), message)
     world.ledger.submit_all([submission], "p1")

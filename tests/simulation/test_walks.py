@@ -9,7 +9,7 @@ from redis import Redis
 from broker_config import serializer
 from goondan_tasks.contract.calls import identity_of, new_call, queue_element
 from goondan_tasks.contract.messages import iso_time
-from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of
 from tests.simulation import workers
 from tests.simulation.admission import limits_of
 from tests.simulation.mutations import GUARDED_TWICE, MUTATIONS
@@ -95,7 +95,7 @@ def test_call_that_is_claimed_at_its_very_deadline_takes_its_permit(redis: Redis
     with simulated_scripts():
         world, pick = World(Parts(redis)), Random(1)
         call = new_call(AGENT, "pace__slow", {}, {"deadline": iso_time(world.milliseconds)})
-        call_id, wire = identity_of(call), serializer.encode(call.to_wire())
+        call_id, wire = identity_of(call), call_json(call, serializer.encode(call.args))
         message = queue_element(call_id, call, wire)
         submission = Submission(call_id, call, wire, digest_of(call), message)
         world.calls[call_id] = KnownCall(call, submission, 0, is_stored=False, limits=limits_of(call))

@@ -26,7 +26,7 @@ from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
-from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 from tests.simulation.admission import (
     Alarms,
     Limit,
@@ -389,7 +389,8 @@ class World:
             submission = event_submission(call)
         else:
             call = self._tool_call(number, pick, tools)
-            wire, args = serializer.encode(call.to_wire()), serializer.encode(call.args)
+            args = serializer.encode(call.args)
+            wire = call_json(call, args)  # as producers write it: the record of a plain call is made small
             message = queue_element(identity_of(call), call, wire)
             submission = Submission(identity_of(call), call, wire, digest_of(call, args), message)
         known = KnownCall(call, submission, number, is_stored, limits=limits_of(call))
