@@ -33,6 +33,8 @@ def hold_interpreter(world: World, pick: Random) -> bool:
         return False
     seconds = pick.choice([1, 1, LONG_MS // 1000])
     world.ledger.keep_leases(worker.process, seconds).run(world.redis)
+    for held in worker.held_if(lambda one: one.is_marked):
+        held.is_overdue = held.is_overdue or seconds * 1000 >= LONG_MS
     world.note(f"{worker.name} could do nothing for {seconds} s")
     return True
 

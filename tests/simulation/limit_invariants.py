@@ -88,8 +88,8 @@ def _require_order(world: World, name: str, before: LimitState, records: Records
 
 
 def require_within_limits(world: World, one: KnownCall) -> None:
-    """Raise BrokenPromiseError if a run that begins exceeds a limit."""
-    if one.is_foreign:
+    """Raise BrokenPromiseError if a run that begins exceeds a limit, unless its record is damaged."""
+    if one.is_foreign or one.is_damaged:
         return
     for limit in one.limits:
         if limit.kind == "seats":
@@ -113,6 +113,7 @@ def _running(world: World, name: str) -> list[str]:
         for worker in world.workers
         for held in worker.held.values()
         if held.has_begun
+        and not held.is_overdue
         and world.now < held.renewed_at + LEASE
         and not world.calls[held.claim.run.id].is_damaged
         and any(limit.name == name for limit in world.calls[held.claim.run.id].limits)

@@ -122,6 +122,8 @@ class Held:
     has_begun: bool = False
     #: whether its result is stored, and its handler still runs
     has_result: bool = False
+    #: whether its worker could do nothing until it was past its time limit: it counts for no limit any more
+    is_overdue: bool = False
     #: whether its worker has counted its start for the rates; else that is done when it ends
     is_counted: bool = False
 
