@@ -124,6 +124,8 @@ def require_released(world: World, one: KnownCall) -> None:
     """Raise BrokenPromiseError if a run that has ended keeps a permit, or calls wait although one is free."""
     records = read_limits(world)
     has_ended = one.id in records and records[one.id][0] in (b"done", b"dead")
+    if one.result is not None and not world.is_followed:  # another script that was broken off had ended it
+        has_ended = False
     for limit in one.limits:
         state = world.limit_states[limit.name]
         if limit.kind == "seats" and has_ended and one.id in state.holders:
