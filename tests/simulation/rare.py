@@ -7,9 +7,10 @@ from goondan_tasks.contract.events import is_event
 from goondan_tasks.ledger.record import Outcome, Verdict
 from tests.simulation.faults import overwrite
 from tests.simulation.leads import finish_by_lead, mark_by_lead
+from tests.simulation.sweeps import sweep
 from tests.simulation.watchers import look_for_cancelled
 from tests.simulation.workers import finish_many, mark, renew, suspend_run
-from tests.simulation.world import BrokenPromiseError, Held, Worker, World
+from tests.simulation.world import LEASE, BrokenPromiseError, Held, Worker, World
 
 #: what a worker does with several calls at once
 _WITH_ALL = (mark, mark_by_lead, finish_many, finish_by_lead, renew, look_for_cancelled)
@@ -66,6 +67,21 @@ def damage_among_others(world: World, pick: Random) -> bool:
         return False
     overwrite(world, one)
     return any(deed(world, pick) for deed in pick.sample(_WITH_ALL, 3))
+
+
+def lose_redis_twice(world: World, pick: Random) -> bool:
+    """Let Redis be away beyond all leases, twice, and a worker mark what it holds between."""
+    worker = world.awake(pick, lambda one: one.held_if(lambda held: not held.is_marked))
+    if worker is None:
+        return False
+    world.count_starts()
+    for _ in range(2):
+        world.now += 2 * LEASE
+        world.show_time()
+        sweep(world, pick)
+        mark(world, pick)
+    world.note("Redis was away twice")
+    return True
 
 
 def _begun(worker: Worker) -> list[Held]:

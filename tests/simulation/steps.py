@@ -37,6 +37,7 @@ TABLE: tuple[tuple[Deed, int], ...] = (
     (rare.cancel_held, 1),
     (rare.complete_twice, 1),
     (rare.damage_among_others, 1),
+    (rare.lose_redis_twice, 0),
     (workers.suspend, 0),
     (workers.go_on_after_pause, 0),
     (workers.report_progress, 0),
