@@ -24,7 +24,8 @@ LONG_MS = 10_000_000
 #: of a mark
 KEYED = -3
 _WORDS = {0: LOST, -1: CANCELLED}
-#: of a row; the lists are running, pending and approvals, the messages those in its queue and in flight
+#: of a row; the lists are running, pending, approvals and, of an event that has ended, its mailbox; the
+#: messages are those in its queue and in flight
 FIELDS = (
     "status", "token", "due", "lists", "messages", "attempt", "deadline", "verdict", "deaths", "completion",
     "unstarted worker idempotent cancelled approval approved parked",
@@ -105,9 +106,8 @@ class Conformance:
         """Return the row of a call as ``look.lua`` must find it."""
         record = self.records[call_id]
         due = f"{self.due[call_id]:.0f}" if record.due else ""
-        flags = "".join(
-            "01"[flag] for flag in (record.place == "running", record.place == "pending", _is_asked(record))
-        )
+        lists = (record.place == "running", record.place == "pending", _is_asked(record), False)
+        flags = "".join("01"[is_in] for is_in in lists)
         token = record.token or ""
         counts = "" if call_id in self._loose else f"{record.messages} {record.flying}"
         if not record.status or record.status in ENDED:

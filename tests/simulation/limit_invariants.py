@@ -25,7 +25,8 @@ def check_limits(world: World) -> None:
     """Compare the permits and wait queues with those seen before.
 
     Raises:
-        BrokenPromiseError: a limit is exceeded, a call overtook another, or a queue is not looked after.
+        BrokenPromiseError: a limit is exceeded, a call overtook another or waits although it has ended or
+            was admitted, or a queue is not looked after.
     """
     if not world.limits:
         return
@@ -37,6 +38,8 @@ def check_limits(world: World) -> None:
             raise BrokenPromiseError(f"{name} has the holders {_names(world, state.holders)}")
         if name in before:
             _require_order(world, name, before[name], records)
+        if world.is_followed:  # a look mends what a script has left that was broken off
+            _require_waiting(world, name, records)
         latest = 1000 * (world.latest + sweep_seconds(world.settings)) + 1
         if state.line and (state.look_at is None or state.look_at > latest):
             raise BrokenPromiseError(f"the wait queue of {name} is looked after at {state.look_at}")
@@ -67,6 +70,17 @@ def read_limits(world: World) -> Records:
         one.id: (status, float(queued or 0), float(deadline or 0))
         for one, (status, queued, deadline) in zip(known, rows[size:], strict=True)
     }
+
+
+def _require_waiting(world: World, name: str, records: Records) -> None:
+    """Raise BrokenPromiseError if a call in a wait queue has ended, or holds what it waits for."""
+    state = world.limit_states[name]
+    ended = [one for one in state.line if one in records and records[one][0] in (b"done", b"dead")]
+    if ended:
+        raise BrokenPromiseError(f"{_names(world, ended)} has ended and waits for {name}")
+    admitted = state.line.keys() & state.holders.keys()
+    if admitted:
+        raise BrokenPromiseError(f"{_names(world, admitted)} has a permit of {name} and waits for one")
 
 
 def _scores(rows: Sequence[Any]) -> dict[str, float]:
@@ -104,6 +118,14 @@ def require_within_limits(world: World, one: KnownCall) -> None:
                 if beyond - first < limit.period:
                     starts = f"{limit.most + 1} starts in {beyond - first} ms"
                     raise BrokenPromiseError(f"{world.name(one)} exceeds {limit.name}: {starts}")
+
+
+def require_no_permit(world: World, one: KnownCall) -> None:
+    """Raise BrokenPromiseError if a call that pauses between two runs keeps others from running."""
+    read_limits(world)
+    for limit in one.limits:
+        if limit.kind == "seats" and one.id in world.limit_states[limit.name].holders:
+            raise BrokenPromiseError(f"{world.name(one)} pauses and has a permit of {limit.name}")
 
 
 def _running(world: World, name: str) -> list[str]:

@@ -19,13 +19,16 @@ for i = 5 + count, #ARGV, 3 do
   local id, agent = ARGV[i], ARGV[i + 1]
   local record = redis.pcall('HMGET', ns .. 'call:' .. id, 'status', 'token', 'attempt', 'deadline',
     'verdict', 'deaths', 'completion', 'notStarted', 'worker', 'idempotent', 'cancelled', 'approval',
-    'approved', 'parked', 'result')
+    'approved', 'parked', 'result', 'box')
   local due = number(redis.call('ZSCORE', ns .. 'due', id))
   local flags = bit(redis.call('ZSCORE', ns .. 'running:' .. agent, id))
     .. bit(redis.call('ZSCORE', ns .. 'pending:' .. agent, id))
     .. bit(redis.call('ZSCORE', ns .. 'approvals:' .. agent, id))
-  local counts = ARGV[i + 2] == '1' and (waiting[id] or 0) .. ' ' .. (flying[id] or 0) or ''
   local status = record[1] or ''
+  local has_ended = status == 'done' or status == 'dead'
+  local box = has_ended and not record[2] and record[16] -- else its handler still runs
+  flags = flags .. bit(box and redis.call('LPOS', ns .. 'mailbox:' .. box, id))
+  local counts = ARGV[i + 2] == '1' and (waiting[id] or 0) .. ' ' .. (flying[id] or 0) or ''
   local row = table.concat({status, record[2] or '', due, flags, counts}, '|')
   if status ~= '' and status ~= 'done' and status ~= 'dead' then
     local completion = string.match(record[7] or '', '^%S+') or ''
@@ -34,7 +37,7 @@ for i = 5 + count, #ARGV, 3 do
     row = table.concat({row, number(record[3]), number(record[4]), record[5] or '',
       number(record[6] or '0'), completion, bits}, '|')
   end
-  seen[#seen + 1], seen[#seen + 2] = row, (status == 'done' or status == 'dead') and record[15] or ''
+  seen[#seen + 1], seen[#seen + 2] = row, has_ended and record[15] or ''
 end
 redis.call('HSET', 'sim:clock', 's', ARGV[1], 'us', ARGV[2])
 return seen

@@ -21,7 +21,7 @@ from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from tests.simulation.invariants import require_alone, require_lease, require_startable
 from tests.simulation.key_invariants import require_only_run
-from tests.simulation.limit_invariants import require_released, require_within_limits
+from tests.simulation.limit_invariants import require_no_permit, require_released, require_within_limits
 from tests.simulation.sweeps import sweep
 from tests.simulation.world import BrokenPromiseError, Held, KnownCall, Worker, World
 from workers.job import Job
@@ -446,6 +446,7 @@ def _retry(world: World, worker: Worker, held: Held, pick: Random) -> bool:
     held.has_begun = held.is_marked = held.is_counted = False
     if world.ledger.retry(claim, pause_ms=pause, begun_at=0.0, code="E_TOOL").run(world.redis):
         worker.pauses.append((claim, world.now + pause / 1000))
+        require_no_permit(world, world.calls[claim.run.id])
     else:
         del worker.held[claim.token]
         store_result(world, claim, _error(world, claim), pick)
