@@ -1,8 +1,14 @@
-"""Limits in situations that are rare by chance: a call that asks late for its permit, or for its key."""
+"""Limits in situations that are rare by chance.
+
+A call asks late for its permit, or for its key, or the permit that it asks for is that of a damaged record.
+"""
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
+from goondan_tasks.ledger.ledger import sweep_seconds
+from tests.simulation.faults import overwrite
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE, Deed
 from tests.simulation.workers import begin, claim, finish_many, mark, reserve_from
@@ -42,6 +48,32 @@ def ask_after_end(world: World, pick: Random) -> bool:
     return True
 
 
+def ask_behind_damaged(world: World, pick: Random) -> bool:
+    """Let a call ask for a permit when another waits, and the record of the one that has it is damaged."""
+    worker = next((one for one in world.workers if not int(one.process.removeprefix("process")) % 2), None)
+    if worker is None or any(one.is_frozen for one in world.workers):
+        return False
+    for _ in range(2):
+        if not _submit(world, pick, "gate__solo"):
+            return False
+        reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+    holders = [world.calls[call_id] for call_id in _holders(world) if call_id in world.calls]
+    for one in holders:
+        if not one.is_damaged:
+            overwrite(world, one)
+    world.count_starts()
+    world.now += sweep_seconds(world.settings)
+    world.show_time()
+    if _submit(world, pick, "gate__solo"):
+        reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+    return True
+
+
+def _holders(world: World) -> list[str]:
+    holders: Any = world.redis.zrange(world.ledger.keys.holders("concurrency:gate__solo"), 0, -1)
+    return [one.decode() for one in holders]
+
+
 def _submit(world: World, pick: Random, tool: str) -> bool:
     one = world.new_call(pick, tools=(tool,))
     if one is None:
@@ -62,4 +94,5 @@ def _act(world: World, pick: Random, actor: Worker, deeds: Sequence[Deed]) -> No
         one.is_frozen = False
 
 
-BUSY_LIMITS = Scene("busy-limits", table=(*TABLE, (ask_late, 1), (ask_after_end, 1)), grave=SWARM.grave)
+_SITUATIONS = ((ask_late, 1), (ask_after_end, 1), (ask_behind_damaged, 1))
+BUSY_LIMITS = Scene("busy-limits", table=(*TABLE, *_SITUATIONS), grave=SWARM.grave)

@@ -38,6 +38,11 @@ LIMIT_MUTATIONS = [
         "",
     ),
     Mutation(
+        "limits look no earlier when a call leaves",
+        "redis.pcall('ZADD', look_times, 'XX', 'LT', now, limit.name)",
+        "",
+    ),
+    Mutation(
         "limits keep the permits of calls that have ended",
         "    ends.limits.leave({id = ended.id,",
         "    local _ = ({id = ended.id,",
@@ -65,7 +70,6 @@ LIMIT_MUTATIONS = [
         "local close = end_claims()",
         "local late = end_claims()\nlocal early = late and late()\nlocal function close() return early end",
     ),
-    Mutation("reserve pushes no messages of admitted calls", "close and close()}", "nil}"),
     Mutation(
         "reserve forgets serial",
         "if terms[5] == '' then return terms[4] end",
@@ -122,11 +126,6 @@ LIMIT_MUTATIONS = [
         "a mark takes no key",
         "elseif limit ~= '' and not hold_key(KEYS[at], id, limit) then",
         "elseif false then",
-    ),
-    Mutation(
-        "results of calls with keys are kept without their outcome",
-        "local has_key = permits and string.sub(permits, 1, 4) == 'key '",
-        "local has_key = false",
     ),
     Mutation(
         "a claimed call waits for a key and keeps its claim",

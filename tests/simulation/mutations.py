@@ -262,4 +262,6 @@ GUARDED_TWICE = {
     "lead sends results for ever": "finish stops at a damaged record",
     "lead asks for marks for ever": "start stops at a damaged record",
     "release runs a started call again": "sweep runs an unknown outcome again",
+    "limits admit nobody when a call leaves": "limits look no earlier when a call leaves",
+    "limits look no earlier when a call leaves": "limits admit nobody when a call leaves",
 }

@@ -333,6 +333,13 @@ _BUSY_LIMITS = [
         "do end",
         "",
     ),
+    (
+        "results of calls with keys are kept without their outcome",
+        "local has_key = permits and string.sub(permits, 1, 4) == 'key '",
+        "local has_key = false",
+        "",
+    ),
+    ("reserve pushes no messages of admitted calls", "close and close()}", "nil}", ""),
 ]
 
 _FOREIGN_FIELDS = [
