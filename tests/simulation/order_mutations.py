@@ -8,6 +8,9 @@ _TRIM = "for queue, took in pairs(lengths) do redis.call('LTRIM', queue, 0, -too
 _RELEASE = "redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])"
 _GIVEN_BACK = "local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))"
 _ADMITTED = "leaving[name], left.count, left.calls[id] ="
+_COPIED = "if #copied > 0 then\n"
+_TAKEN = "redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])\nredis.call('HSET', KEYS[1], 'cancelled'"
+_LEFT = "for agent, ids in pairs(ends.running) do"
 #: name, text, its replacement
 ORDERS = (
     ("submit writes records before deadlines", _DEADLINES, f"{_RECORDS}\n  {_DEADLINES}"),
@@ -15,7 +18,7 @@ ORDERS = (
     (
         "reserve takes messages out before it claims",
         "\nlocal close = end_claims()\n",
-        f"\n{_TRIM}\nlocal close = end_claims()\n",
+        f"\n{_TRIM}\nlengths = {{}}\nlocal close = end_claims()\n",
     ),
     (
         "release queues a call before its message",
@@ -31,5 +34,20 @@ ORDERS = (
         "limits take a call out before its message",
         _ADMITTED,
         f"redis.call('ZREM', wait_queues .. name, id)\n  redis.call('DEL', waiters .. id)\n  {_ADMITTED}",
+    ),
+    (
+        "a result ends its claim before it leaves the lists",
+        _LEFT,
+        f"if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end\n  {_LEFT}",
+    ),
+    (
+        "reserve takes messages out before it copies them",
+        _COPIED,
+        f"{_TRIM}\nlengths = {{}}\n{_COPIED}",
+    ),
+    (
+        "cancel takes a call before its lease",
+        _TAKEN,
+        f"redis.call('HSET', KEYS[1], 'cancelled', '1', 'status', 'running', 'token', ARGV[2])\n{_TAKEN}",
     ),
 )
