@@ -10,7 +10,9 @@ import pytest
 from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
 from tests.unit.workers.revisions.fake_revisions import Factory, run
+from tests.unit.workers.runs import job_of
 from tests.waiting import wait_until
+from workers.job import JobState
 from workers.revisions.revisions import AGAIN_SECONDS, JUST_USED_SECONDS, MOST_UNUSED, UNUSED_SECONDS
 
 
@@ -220,6 +222,39 @@ def test_a_revision_is_not_closed_while_a_call_runs_or_a_step_is_open(factory: F
     first.steps.are_closed = True
     revisions.close_unused()
     wait_until(lambda: factory.alive() == {"r2"})
+
+
+def test_a_call_of_the_active_revision_begins_at_once_and_keeps_it_open(factory: Factory) -> None:
+    revisions = factory.revisions()
+    job = job_of(new_call("lizard", "skin__colour", {}, {}).model_copy(update={"bundle_ref": "r1"}))
+    assert revisions.loaded(job) is revisions.active
+    revisions.activate("r2")
+    assert revisions.loaded(job) is None
+    factory.now += 10 * UNUSED_SECONDS
+    revisions.close_unused()
+    assert factory.alive() == {"r1", "r2"}
+    job.state = JobState.ENDED
+    revisions.close_unused()
+    factory.now += UNUSED_SECONDS + 1
+    revisions.close_unused()
+    wait_until(lambda: factory.alive() == {"r2"})
+
+
+def test_a_call_that_nobody_has_let_go_of_is_forgotten_with_its_last_reference(factory: Factory) -> None:
+    revisions = factory.revisions()
+    revisions.loaded(job_of(new_call("lizard", "skin__colour", {}, {})))
+    revisions.activate("r2")
+    factory.now += UNUSED_SECONDS + 1
+    revisions.close_unused()
+    wait_until(lambda: factory.alive() == {"r2"})
+
+
+def test_where_revisions_are_not_followed_only_calls_that_name_none_begin(factory: Factory) -> None:
+    revisions = factory.revisions(None)
+    calls = [
+        new_call("lizard", "skin__colour", {}, {}).model_copy(update={"bundle_ref": r}) for r in (None, "r1")
+    ]
+    assert [revisions.loaded(job_of(call)) for call in calls] == [revisions.active, None]
 
 
 def test_a_closed_revision_is_loaded_again_for_a_late_call(factory: Factory) -> None:
