@@ -30,7 +30,7 @@ def stack(smithy: Crew) -> LocalStack:
 def begin(client: Client, tool: str, place: Path) -> PendingCall:
     """Submit a call and wait until its handler has begun."""
     call = client.submit("smith", tool, {"place": str(place)})
-    wait_until((place / "began").exists, PATIENCE)
+    wait_until(lambda: (place / "began").exists() and (place / "began").read_text() == "x\n", PATIENCE)
     return call
 
 
