@@ -50,7 +50,7 @@ from workers.extensions.events import EventListeners, running, tell_called, tell
 from workers.extensions.pipelines import AgentPipelines
 from workers.instances.workdirs import OpenWait
 from workers.job import Job, result_of
-from workers.outcome import FunctionOutcome, outcome_of
+from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices
 from workers.plan import Handle, Plan
 from workers.plans import Plans
@@ -161,7 +161,7 @@ class Executor:
         ended = drive(coroutine)
         if ended is not None:
             return ended[0]
-        plan.on_loop = True  # something plain has awaited something; the next calls begin there
+        plan.note_awaited()
         return self.event_loop.submit(coroutine).result()
 
     async def run_on_loop(
@@ -171,7 +171,8 @@ class Executor:
         running.set(job)
         if plan.is_wrapped:
             return await self._wrapped(job, plan, handle, beside, mark_again)
-        return await handle(job.read()["args"])
+        value = await handle(job.read()["args"])
+        return await _awaited(job, value) if _is_unfinished(plan, value) else value
 
     async def _wrapped(
         self, job: Job, plan: Plan, handle: Handle, beside: RunOnThread, mark_again: Mark
@@ -196,10 +197,9 @@ class Executor:
         job.begin_handler()
         try:
             value = await handle(arguments)
-            if not plan.is_awaited and inspect.isawaitable(value):
-                plan.await_handler()
+            if _is_unfinished(plan, value):
                 await move_to_loop()
-                value = await value
+                value = await _awaited(job, value)
             return value
         finally:
             job.end_handler()
@@ -328,9 +328,9 @@ class Executor:
         elif plan.is_wrapped:
             made: ToolCallResult = value
             return made
-        if not plan.is_awaited and inspect.isawaitable(value):  # a plain function returned one
-            plan.await_handler()
-            value = self.event_loop.submit(_awaited(value)).result()
+        if _is_unfinished(plan, value):
+            plan.note_awaited()
+            value = self.event_loop.submit(awaited_outcome(_awaited(job, value))).result().get()
         if isinstance(value, ModelAnswer):
             answered = job.claim.run.ok(value.to_wire(), job.started_at)
             job.ensure_turn_state().note(value.usage, value.finish_reason)
@@ -338,8 +338,32 @@ class Executor:
         return self.endings.of_value(job.claim.run, value, job.started_at)
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
+def _is_unfinished(plan: Plan, value: Any) -> bool:
+    """Return whether a plain handler has returned something to await."""
+    return not plan.is_awaited and inspect.isawaitable(value)
+
+
+async def _awaited(job: Job, value: Awaitable[Any]) -> Any:
+    """Await what a plain handler has returned, on the event loop; it is cancelled with its call.
+
+    Raises:
+        GoondanError: the call was cancelled before that; a coroutine is not begun then.
+        BaseException: whatever ``value`` raises.
+    """
+    task, loop, cancellation = asyncio.current_task(), asyncio.get_running_loop(), job.ensure_cancellation()
+    if cancellation.error is not None and inspect.iscoroutine(value):
+        value.close()
+        raise cancellation.error
+
+    def interrupt() -> None:
+        if task is not None and not task.cancelling():  # it may be cleaning up
+            task.cancel()
+
+    forget = cancellation.on_cancel(partial(loop.call_soon_threadsafe, interrupt))
+    try:
+        return await value
+    finally:
+        forget()
 
 
 def _valid(plan: Plan, arguments: JsonObject) -> JsonObject:

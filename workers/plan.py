@@ -26,9 +26,11 @@ SURE = 3
 class SlowToolDetector:
     """Learns from a tool's runs whether its blocking handler is slow: idle for that long, in seconds."""
 
-    __slots__ = ("_most_idle", "_suspicion")
+    __slots__ = ("_most_idle", "_suspicion", "has_awaited")
 
     def __init__(self, most_idle: float = IDLE_SECONDS) -> None:
+        #: whether plain code of a run, its handler or a middleware, has returned something to await
+        self.has_awaited = False
         self._suspicion = 0
         self._most_idle = most_idle
 
@@ -137,7 +139,7 @@ class Plan:
     #: whether the handler is awaited on the event loop
     is_awaited: bool = field(init=False)
     #: whether calls begin on the event loop, which many may do at a time: for a middleware, or because their
-    #: handler is awaited or runs in another process
+    #: handler is awaited or runs in another process; also once plain code has returned something to await
     on_loop: bool = field(init=False)
     #: the arguments that are the idempotencyKey of its calls, if it declares one
     key_arguments: Sequence[str] = field(init=False)
@@ -154,9 +156,13 @@ class Plan:
         self.on_loop = (
             self.is_awaited
             or self.is_isolated
+            or self.detector.has_awaited
             or any(layer.is_async for layer in (*self.layers, *(self.older or ())))
         )
 
-    def await_handler(self) -> None:
-        """Begin the next calls on the event loop: the handler is a plain function, but returns awaitables."""
-        self.is_awaited = self.on_loop = True
+    def note_awaited(self) -> None:
+        """Begin the next calls on the event loop: plain code of a call has returned something to await.
+
+        It still runs on a thread, since it may block, and may return a value the next time.
+        """
+        self.on_loop = self.detector.has_awaited = True

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import math
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -644,8 +646,117 @@ def test_what_a_plain_function_returns_is_awaited_each_time(
     assert (shown.status, shown.output) == ("ok", {"late": True})
     plan = worker.executor.plans.of(claimed(late()))
     assert plan is not None
-    assert plan.is_awaited
+    assert plan.on_loop
     assert worker.run(late()).output == {"late": True}
+
+
+AROUND = pytest.mark.parametrize("middlewares", [(), (lambda ctx: ctx.next(),), (goes_on,)])
+
+
+@AROUND
+def test_plain_function_may_return_a_value_after_something_to_await(
+    worker: Worker, middlewares: tuple[Middleware, ...]
+) -> None:
+    async def later() -> Any:
+        return "later"
+
+    given: list[Any] = ["now", later(), "now"]
+    add_tool(worker, lambda ctx, input: given.pop(0))
+    for middleware in middlewares:
+        worker.pipelines.register("chef", "toolCall", middleware, extension="x")
+
+    outputs = [worker.run(late()).output for _ in range(3)]
+
+    assert outputs == ["now", "later", "now"]
+
+
+@AROUND
+def test_what_a_plain_function_returns_is_awaited_in_calls_that_began_at_the_same_time(
+    worker: Worker, middlewares: tuple[Middleware, ...]
+) -> None:
+    is_awaited, both = threading.Event(), threading.Barrier(2)
+
+    async def first() -> Any:
+        is_awaited.set()
+        return "first"
+
+    async def second() -> Any:
+        return "second"
+
+    def handler(ctx: Any, input: Any) -> Any:
+        if both.wait(ON_TIME) == 0:
+            return first()
+        assert is_awaited.wait(ON_TIME)
+        return second()
+
+    add_tool(worker, handler)
+    for middleware in middlewares:
+        worker.pipelines.register("chef", "toolCall", middleware, extension="x")
+    worker.executor.plans.prepared(claimed(late()), UNUSED)
+
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(worker.run, [late(), late()]))
+
+    assert {result.output for result in results} == {"first", "second"}
+
+
+@AROUND
+@pytest.mark.parametrize("fields", [{}, {"timeout_seconds": 60}])
+def test_what_a_plain_function_returns_is_cancelled_with_its_call(
+    worker: Worker, middlewares: tuple[Middleware, ...], fields: dict[str, Any]
+) -> None:
+    ends: list[str] = []
+
+    async def hangs() -> None:
+        worker.cancellation.set(ToolCancelledError("enough"))
+        try:
+            async with asyncio.timeout(ON_TIME):
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+        except TimeoutError:
+            ends.append("went on")
+
+    add_tool(worker, lambda ctx, input: hangs())
+    for middleware in middlewares:
+        worker.pipelines.register("chef", "toolCall", middleware, extension="x")
+
+    for _ in range(2):  # the second one begins on the event loop
+        worker.cancellation = Cancellation()
+        assert worker.run(late(**fields)).status == "error"
+
+    assert ends == ["cancelled", "cancelled"]
+
+
+def test_what_a_plain_function_returns_does_not_begin_once_its_call_is_cancelled(worker: Worker) -> None:
+    begun: list[int] = []
+
+    async def later() -> None:
+        begun.append(1)
+
+    def handler(ctx: Any, input: Any) -> Any:
+        worker.cancellation.set(ToolCancelledError("enough"))
+        return later()
+
+    add_tool(worker, handler)
+
+    assert worker.run(late()).status == "error"
+    assert begun == []
+
+
+def test_call_with_a_time_limit_of_its_own_begins_on_the_event_loop_if_earlier_ones_awaited(
+    worker: Worker,
+) -> None:
+    async def later() -> None: ...
+
+    add_tool(worker, lambda ctx, input: later())
+    assert worker.run(late(timeout_seconds=60)).status == "ok"
+
+    plan = worker.executor.plans.prepared(claimed(late(timeout_seconds=50)), UNUSED)
+
+    assert plan.on_loop
+    assert not plan.is_awaited  # the function itself may block
 
 
 def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
