@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError
 from broker_config.queue_reader import Batch
 from broker_config.refusals import refusal_text
 from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.events import handling_agent
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.ledger.record import NO_CALL, Stored, damaged
@@ -101,6 +102,8 @@ class LoopCall:
     plan: Plan
     #: ``None`` until the event loop has begun it
     task: asyncio.Task[None] | None = None
+    #: whether the task has begun; one that is cancelled before its first step never runs, and ends no call
+    has_begun: bool = False
     #: whether its blocking handler runs on a thread, which must not be abandoned
     is_beside: bool = False
     #: whether the handler was cancelled for its time limit
@@ -108,7 +111,7 @@ class LoopCall:
 
     def interrupt(self) -> None:
         """Cancel the call's code, on the event loop; only once, since it may be cleaning up."""
-        if self.task is not None and not (self.is_beside or self.task.cancelling()):
+        if self.task is not None and self.has_begun and not (self.is_beside or self.task.cancelling()):
             self.task.cancel()
 
     def expire(self) -> None:
@@ -123,14 +126,19 @@ class LoopCall:
         Raises:
             ToolTimeoutError: it was cancelled for its time limit.
         """
+        if self.is_past_limit:  # before its task began
+            raise self._timed_out()
         try:
             return await self.plan.handler(context, arguments)
         except asyncio.CancelledError:
             if not self.is_past_limit or self.task is None:
                 raise
             self.task.uncancel()
-            agent = handling_agent(self.job.original) if self.plan.is_turn else None
-            raise timed_out(self.plan.limit_seconds, agent=agent) from None
+            raise self._timed_out() from None
+
+    def _timed_out(self) -> GoondanError:
+        agent = handling_agent(self.job.original) if self.plan.is_turn else None
+        return timed_out(self.plan.limit_seconds, agent=agent)
 
 
 class LoopCalls:
@@ -221,16 +229,17 @@ class LoopCalls:
     # On the event loop.
 
     def _start(self, call: LoopCall) -> None:
-        job = call.job
-        if job.cancellation is not None and job.cancellation.error is not None:
-            self._end(call, FunctionOutcome(error=job.cancellation.error))
-        elif job.is_fresh:
+        if call.job.is_fresh:
             call.task = asyncio.get_running_loop().create_task(self._run(call))
         else:  # the process was frozen, and another worker may hold the claim by now
             self._threads.run(partial(self._mark_again, call))
 
     async def _run(self, call: LoopCall) -> None:
-        outcome = await awaited_outcome(self._called(call))
+        call.has_begun, cancellation = True, call.job.cancellation
+        if cancellation is not None and cancellation.error is not None:
+            outcome: FunctionOutcome[Any] = FunctionOutcome(error=cancellation.error)
+        else:
+            outcome = await awaited_outcome(self._called(call))
         fault = outcome_of(partial(self._end, call, outcome)).error
         if fault is not None:  # it must not cost the slot
             logger.error("call.fault", **call.job.log_fields.known(), exc_info=fault)

@@ -434,3 +434,31 @@ def test_one_that_is_cancelled_before_the_loop_comes_to_it_never_begins(make: Ma
     assert result is not None
     assert result.error is not None
     assert (result.error.code, begun) == (ToolCancelledError.code, [])
+
+
+@pytest.mark.parametrize("way", ["cancel", "limit"])
+def test_one_that_is_interrupted_before_its_task_has_begun_ends_and_never_begins(
+    make: Make, way: str
+) -> None:
+    begun: list[str] = []
+    scene = make(lambda number: begun.append(number), limit=0.001 if way == "limit" else LIMIT)
+    job = job_of("1")
+    assert scene.slots.take()
+    scene.calls.begin(job, scene.plan)
+
+    def interrupt() -> None:  # on the event loop, just after the task was made
+        scene.calls.detach(job)
+        if way == "cancel":
+            job.ensure_cancellation().set(ToolCancelledError())
+        else:
+            wait_until(lambda: scene.event_loop._put_off)
+
+    scene.event_loop.put_off(interrupt)
+    scene.event_loop.flush()
+
+    wait_until(lambda: scene.detached.get("1"), 10)
+    result = scene.detached["1"]
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == (ToolCancelledError.code if way == "cancel" else ToolTimeoutError.code)
+    assert begun == []
