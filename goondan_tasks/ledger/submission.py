@@ -68,13 +68,13 @@ def call_json(call: ToolCall, args: bytes, message: bytes = b"") -> bytes:
     except UnicodeEncodeError as error:
         raise serializer.NotJsonError(str(error)) from error
     parts.append(serializer.encode(call.call_chain) if call.call_chain else b"[]")
-    for name in call.model_fields_set - _PLACED:
+    for name in sorted(call.model_fields_set - _PLACED):  # the same bytes in every process
         if (value := getattr(call, name)) is not None:
             parts += _BEGINNINGS[name], serializer.encode(value)
     if call.message is not None:
-        parts += _BEGINNINGS["message"], message or serializer.encode(call.message.to_wire())
+        parts += b',"message":', message or serializer.encode(call.message.to_wire())
     if call.args is not None:
-        parts += _BEGINNINGS["args"], args
+        parts += b',"args":', args
     return b"%b}" % b"".join(parts)
 
 
