@@ -23,7 +23,8 @@ from goondan_tasks.contract.errors import (
     UnconfirmedError,
 )
 from goondan_tasks.contract.names import SEPARATOR, SYSTEM_TOOL
-from goondan_tasks.contract.table_rows import Translating, name_keys
+from goondan_tasks.contract.on_error import OnError
+from goondan_tasks.contract.table_rows import name_keys
 from goondan_tasks.contract.wording import closest
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.revisions.active import ActiveRevision
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle
 
 
-def broker_errors(url: str) -> Translating:
+def broker_errors(url: str) -> OnError:
     """Turn the errors of the Redis at ``url`` into ours, for the length of a ``with`` block.
 
     Raises:
@@ -40,7 +41,7 @@ def broker_errors(url: str) -> Translating:
         UnconfirmedError: it has accepted a write, and too few replicas have confirmed it.
         RecordDamagedError: the contents of a key are those of another program.
     """
-    return Translating(partial(_as_ours, url))
+    return OnError(partial(_as_ours, url))
 
 
 def _as_ours(url: str, error: BaseException) -> None:

@@ -2,10 +2,9 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import TypeVar
 
 from redis.exceptions import ResponseError
@@ -15,6 +14,7 @@ from broker_config.refusals import is_script_fault, refusal_text
 from goondan_tasks.contract.errors import RecordDamagedError
 from goondan_tasks.contract.failure import truncate
 from goondan_tasks.contract.messages import WireModel
+from goondan_tasks.contract.on_error import OnError
 
 logger = logging.getLogger(__name__)
 
@@ -48,34 +48,13 @@ def whole_number(value: bytes | None, name: str) -> int:
     return 0
 
 
-class Translating:
-    """Gives the exception of a ``with`` block to a function, which raises another one or returns.
-
-    A generator would take four times as long, and every trip of a client has three such blocks.
-    """
-
-    __slots__ = ("_translate",)
-
-    def __init__(self, translate: Callable[[BaseException], None]) -> None:
-        self._translate = translate
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._translate(error)
-
-
-def naming(*keys: str) -> Translating:
+def naming(*keys: str) -> OnError:
     """Report an error of Redis that is due to the contents of one of the ``keys``, for a ``with`` block.
 
     Raises:
         RecordDamagedError: the contents are those of another program.
     """
-    return Translating(partial(name_keys, keys))
+    return OnError(partial(name_keys, keys))
 
 
 def name_keys(keys: Iterable[str], error: BaseException) -> None:

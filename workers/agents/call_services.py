@@ -53,6 +53,7 @@ from goondan_tasks.contract.messages import (
 )
 from goondan_tasks.contract.model_messages import StepCallResult
 from goondan_tasks.contract.names import call_identity
+from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.wording import closest
 from goondan_tasks.history import RecordedStep, ReplyCalls, StepCall, StepRecord, TurnCalls
 from workers.agents.handoffs import Handoffs, Submitted
@@ -60,7 +61,7 @@ from workers.cancellation import Cancellation
 from workers.concurrency.slots import Wait
 from workers.concurrency.waits import Waits
 from workers.instances.service import InstanceService, Spawner
-from workers.turns.pipeline import CoreOutcome, OnError, in_plain_code, may_block
+from workers.turns.pipeline import CoreOutcome, in_plain_code, may_block
 from workers.turns.steps import OpenStep, StepRequest, Steps, patiently
 from workers.turns.turn_state import TurnState
 

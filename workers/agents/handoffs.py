@@ -20,12 +20,12 @@ from goondan_tasks.contract.errors import (
     ToolCancelledError,
 )
 from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import NO_CALL, Admission, damaged
 from goondan_tasks.ledger.submission import Submission, conflict_of
 from workers.cancellation import Cancellation
-from workers.turns.pipeline import OnError
 
 logger = structlog.get_logger(__name__)
 

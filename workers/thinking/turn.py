@@ -44,6 +44,7 @@ from goondan_tasks.contract.messages import (
     wall_clock,
 )
 from goondan_tasks.contract.model_messages import StepCallResult
+from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.schema import ArgumentSchema
 from goondan_tasks.history import StepCall
 from workers.agents.call_services import AgentTools, AsyncEntryStep
@@ -54,7 +55,6 @@ from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
 from workers.thinking.shortening import exchange, shorten, withdraw
 from workers.thinking.turn_stream import StepStream, TurnStream
-from workers.turns.pipeline import OnError
 from workers.turns.turn_state import TurnState
 
 logger = structlog.get_logger(__name__)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial, wraps
 from operator import itemgetter
 from time import monotonic
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from goondan_tasks.authoring.entry import takes
@@ -18,6 +17,7 @@ from goondan_tasks.authoring.extension_api import Middleware, Onion, StepContext
 from goondan_tasks.contract.errors import GoondanError, MiddlewareError
 from goondan_tasks.contract.failure import named_error
 from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.on_error import OnError
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import (
     EventLoopThread,
@@ -131,24 +131,6 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
             return shape(inside.result() if value is None else value)
 
     return call
-
-
-class OnError:
-    """Calls a function with the exception of its block, which propagates unless the function raises."""
-
-    __slots__ = ("_on_error",)
-
-    def __init__(self, on_error: Callable[[BaseException], object]) -> None:
-        self._on_error = on_error
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._on_error(error)
 
 
 def blame(name: str, error: BaseException) -> None:

@@ -33,6 +33,7 @@ from goondan_tasks.contract.errors import (
     ToolTimeoutError,
 )
 from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.history import (
@@ -59,7 +60,6 @@ from workers.turns.pipeline import (
     CoreOutcome,
     HeldOnion,
     Layer,
-    OnError,
     blocking,
     compose,
 )

@@ -7,11 +7,12 @@ from typing import Any
 from goondan_tasks.authoring.extension_api import TurnContext
 from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.events import event_of
+from goondan_tasks.contract.on_error import OnError
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import RunOnThread
 from workers.extensions.events import TURN_COMPLETED, TURN_FAILED, TURN_STARTED, EventListeners, tell_of_turn
 from workers.extensions.pipelines import AgentPipelines
-from workers.turns.pipeline import Core, OnError, compose
+from workers.turns.pipeline import Core, compose
 from workers.turns.turn_state import TurnState
 
 

@@ -26,6 +26,7 @@ from goondan_tasks.authoring.v1_api import ToolCall as V1Call
 from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.errors import MiddlewareError
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.wording import hint
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import RunOnThread, beside_loop, is_on_loop, move_to_loop
@@ -37,7 +38,6 @@ from workers.turns.pipeline import (
     Core,
     Layer,
     MiddlewareServices,
-    OnError,
     Ranks,
     blame,
     compose,
