@@ -23,7 +23,7 @@ from broker_config import serializer
 from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.contract.calls import with_meta
-from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.errors import ToolError, ToolInputValidationError
 from goondan_tasks.contract.failure import (
     DEFAULT_MESSAGE_LIMIT,
     with_error_in_output,
@@ -119,9 +119,17 @@ class Executor:
 
     def _refusal(self, job: Job, error: BaseException) -> ToolCallResult:
         """Return the result of a call that ends with an error before anything around it has begun."""
-        plan, cause = job.plan, None if job.cancellation is None else job.cancellation.error
-        limit = DEFAULT_MESSAGE_LIMIT if plan is None else plan.message_limit
-        return _mirrored(self.endings.of_error(job.claim.run, cause or error, limit, None), plan)
+        return _mirrored(self._of_error(job, error), job.plan)
+
+    def _of_error(self, job: Job, error: BaseException) -> ToolCallResult:
+        """Return the result of a call that has raised an error, or that of its cancellation."""
+        cause = error if job.cancellation is None else job.cancellation.error or error
+        limit = DEFAULT_MESSAGE_LIMIT if job.plan is None else job.plan.message_limit
+        of_error = partial(self.endings.of_error, job.claim.run)
+        made = outcome_of(partial(of_error, cause, limit, job.started_at))
+        if made.error is None:
+            return made.get()
+        return of_error(ToolError(f"{type(cause).__name__}, which cannot be shown"), limit, job.started_at)
 
     # What contexts are made of.
 
@@ -143,10 +151,20 @@ class Executor:
     def run(self, job: Job, plan: Plan, context: ToolContext, mark_again: Mark) -> bytes | ToolCallResult:
         """Run a call on this thread; return its result, as JSON if nothing is special about it."""
         running.set(job)
-        called = partial(self._called, job, plan, context, mark_again)
-        outcome = outcome_of(partial(plan.detector.timed, called))
-        result = self.plain_result(job, plan, outcome)
+        ended = outcome_of(
+            partial(self._ran, job, plan, partial(self._called, job, plan, context, mark_again))
+        )
+        if ended.error is not None:
+            return self.general_result(job, plan, FunctionOutcome(error=ended.error))
+        outcome, result = ended.get()
         return self.general_result(job, plan, outcome) if result is None else result
+
+    def _ran(
+        self, job: Job, plan: Plan, called: Callable[[], Any]
+    ) -> tuple[FunctionOutcome[Any], bytes | None]:
+        """Return what a call has come to, and its plain result; a value's own code may raise anything."""
+        outcome: FunctionOutcome[Any] = FunctionOutcome(plan.detector.timed(called))
+        return outcome, self.plain_result(job, plan, outcome)
 
     def _called(self, job: Job, plan: Plan, context: ToolContext, mark_again: Mark) -> Any:
         """Run the handler of a call, within what is around it, if anything is."""
@@ -319,8 +337,7 @@ class Executor:
         ended = outcome_of(result)
         if ended.error is None:
             return ended.get()
-        cause = job.cancellation.error if job.cancellation is not None else None
-        return endings.of_error(run, cause or ended.error, plan.message_limit, job.started_at)
+        return self._of_error(job, ended.error)
 
     def _of_value(self, job: Job, plan: Plan, value: Any) -> ToolCallResult:
         if isinstance(value, HandlerValue):

@@ -52,6 +52,7 @@ FOREIGN_CODE = {
     "workers/executor.py Executor.prepare",
     "workers/executor.py Executor.run",
     "workers/executor.py Executor._described",
+    "workers/executor.py Executor._of_error",
     "workers/executor.py Executor._of_value",
     "workers/plans.py Plans.prepared",
     "workers/testing.py run_here",

@@ -759,6 +759,56 @@ def test_call_with_a_time_limit_of_its_own_begins_on_the_event_loop_if_earlier_o
     assert not plan.is_awaited  # the function itself may block
 
 
+class Closed(dict[str, Any]):
+    """A row whose fields are read when they are asked for, which is too late."""
+
+    def __contains__(self, name: object) -> bool:
+        raise RuntimeError("the connection is closed")
+
+    def items(self) -> Any:
+        raise RuntimeError("the connection is closed")
+
+
+@AROUND
+@pytest.mark.parametrize("gives", [lambda: Closed(row=1), lambda: [Closed(row=1)]])
+def test_value_that_cannot_be_read_ends_its_call_alone(
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    middlewares: tuple[Middleware, ...],
+    gives: Callable[[], Any],
+) -> None:
+    for middleware in middlewares:
+        worker.pipelines.register("chef", "toolCall", middleware, extension="x")
+
+    result = run_plain(worker, monkeypatch, lambda ctx, input: gives())
+
+    assert isinstance(result, ToolCallResult)
+    assert result.error is not None
+    assert "the connection is closed" in result.error.message
+
+
+class UnreadableError(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+@AROUND
+def test_error_that_cannot_be_read_ends_its_call_alone(
+    worker: Worker, middlewares: tuple[Middleware, ...]
+) -> None:
+    def handler(ctx: Any, input: Any) -> Any:
+        raise UnreadableError
+
+    add_tool(worker, handler)
+    for middleware in middlewares:
+        worker.pipelines.register("chef", "toolCall", middleware, extension="x")
+
+    error = worker.run(late()).error
+
+    assert error is not None
+    assert error.message == "UnreadableError, which cannot be shown"
+
+
 def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
     for number in range(3):
         made_up = late().model_copy(update={"tool_name": f"made__up{number}"})
