@@ -17,13 +17,12 @@ local is_claimed = record[1] == 'running' and record[6] == ARGV[9]
 -- the claim, or the mark, will decide about it; it takes no permit
 local is_over = record[1] ~= 'queued' or tonumber(record[3]) < now -- as claiming.lua says
 if is_claimed and record[7] or not is_claimed and is_over then return {'go', '', now, limits.close()} end
--- calls that are not queued do not wait
-local function give_up_claim()
-  queue_again(KEYS, ARGV[2], ARGV[9], now)
-  redis.call('HINCRBY', KEYS[1], 'attempt', -1)
-end
 -- the run that it is claimed for has not begun
 local runs = (tonumber(record[5]) or 0) - (is_claimed and 1 or 0)
+-- calls that are not queued do not wait
+local function give_up_claim()
+  queue_again(KEYS, ARGV[2], ARGV[9], now, 'attempt', runs)
+end
 local word, about = limits.ask({
   id = ARGV[2], at = tonumber(record[2]), deadline = tonumber(record[3]), limits = ARGV[6], agent = ARGV[3],
   queue = ARGV[4], wake_up = ARGV[5], message = ARGV[7], waits = record[4], ttl = tonumber(ARGV[8]),

@@ -2,9 +2,9 @@
 
 -- Take a claim from a call, which is queued from now on; its message is the caller's affair.
 -- keys  call, due, running:<agent>
-local function queue_again(keys, id, token, now)
+local function queue_again(keys, id, token, now, count, number)
   local deadline = redis.call('HGET', keys[1], 'deadline')
-  redis.call('HSET', keys[1], 'status', 'queued', 'released', token, 'releasedAt', now)
+  redis.call('HSET', keys[1], count, number, 'status', 'queued', 'released', token, 'releasedAt', now)
   redis.call('ZADD', keys[2], deadline, id)
   redis.call('HDEL', keys[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')
   -- the lease has shortened the record's lifetime; without a record, the message is not run

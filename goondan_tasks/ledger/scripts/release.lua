@@ -8,7 +8,7 @@
 -- ttl.lua, former.lua, permits.lua and queueing.lua are put before this.
 -- The same token again (the answer was lost) gets the same answer while the call is queued.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status',
-  'attempt', 'claimedAt', 'worker', 'permits')
+  'attempt', 'claimedAt', 'worker', 'permits', 'deaths')
 if record[5] == ARGV[2] and record[6] == 'queued' then return 1 end
 if record[1] ~= ARGV[2] or record[4] or record[6] ~= 'running' then return 0 end
 if ARGV[5] == '1' then record[2] = '1' end
@@ -24,12 +24,11 @@ if ARGV[3] ~= '' then
   redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])
   if redis.pcall('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
 end
-queue_again(KEYS, ARGV[1], ARGV[2], now)
-if not record[2] then keep_former(KEYS[1], record[7], record[8], now, 'released', record[9]) end
+local count, number = 'attempt', (tonumber(record[7]) or 0) - (record[2] and 1 or 0)
 if ARGV[4] == '1' then
   -- a call that had not started may have waited behind the one that killed the worker: it counts a fifth
-  redis.call('HINCRBY', KEYS[1], 'deaths', record[2] and 1 or 5)
-elseif record[2] then
-  redis.call('HINCRBY', KEYS[1], 'attempt', -1)
+  count, number = 'deaths', (tonumber(record[11]) or 0) + (record[2] and 1 or 5)
 end
+queue_again(KEYS, ARGV[1], ARGV[2], now, count, number)
+if not record[2] then keep_former(KEYS[1], record[7], record[8], now, 'released', record[9]) end
 return 1

@@ -76,6 +76,18 @@ def test_claim_is_kept_when_its_release_fails(ledger: Ledger, redis: Redis) -> N
     assert redis.zscore(ledger.keys.due, call_id) == lease
 
 
+def test_death_counts_though_the_release_was_broken_off(ledger: Ledger, redis: Redis) -> None:
+    call_id = submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    overwrite(redis, ledger.keys.due)
+    release = ledger.release(claim, died=True, message=b"again")
+    with pytest.raises(ResponseError):
+        release.run(redis)
+    redis.delete(ledger.keys.due)
+    assert release.run(redis)
+    assert redis.hmget(ledger.keys.call(call_id), "status", "deaths", "attempt") == [b"queued", b"1", b"1"]
+
+
 def test_result_is_stored_though_the_deadlines_are_damaged(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
