@@ -13,7 +13,7 @@ from broker_config import serializer
 from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.contract.calls import new_call, queue_element
 from goondan_tasks.contract.errors import CallNotFoundError, NotReplayableError
-from goondan_tasks.contract.events import is_event
+from goondan_tasks.contract.events import is_event, mailbox_of
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.contract.names import NO_CALL_TOOL
 from goondan_tasks.fleet.agent_registry import AgentRecord
@@ -100,10 +100,17 @@ class Letters(SceneWorld):
         names = cast("list[bytes]", self.redis.keys(f"{prefix}*"))
         ids = sorted(name.decode().removeprefix(prefix) for name in names)
         found = {one.id: one for one in self.ledger.records(ids) if one is not None}
-        for record in sorted(found.values(), key=lambda one: (one.queued_at, one.id)):
-            if record.id not in self.calls:
-                self.calls[record.id] = KnownCall(record.call, _submission(self, record), len(self.calls))
+        new = [one for one in found.values() if one.id not in self.calls]
+        for record in sorted(new, key=lambda one: (one.queued_at, self._place(one), one.id)):
+            self.calls[record.id] = KnownCall(record.call, _submission(self, record), len(self.calls))
         return found
+
+    def _place(self, record: CallRecord) -> int:
+        """Return the place of an event in its mailbox, the order of those that one script has accepted."""
+        if not is_event(record.call):
+            return 0
+        ids = cast("list[bytes]", self.redis.lrange(self.ledger.keys.mailbox(mailbox_of(record.call)), 0, -1))
+        return ids.index(record.id.encode()) if record.id.encode() in ids else -1
 
     def lives(self, records: dict[str, CallRecord], call_id: str) -> set[str]:
         """Return the calls that replay a call."""
