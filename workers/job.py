@@ -269,9 +269,8 @@ class Job:
         """Note that the handler begins within its middlewares."""
         if self.cancellation is not None:
             self.cancellation.require_wanted()  # a middleware may have taken too long
-        self.started_at = self.clock()
         with self._lock:
-            self.handler_at, limit = monotonic(), self._limit_handler
+            self.started_at, self.handler_at, limit = self.clock(), monotonic(), self._limit_handler
         if limit is not None:
             self._keep(limit(0.0))
 
@@ -282,12 +281,17 @@ class Job:
         if call_off is not None:
             call_off()
 
-    def limit_handler(self, limit: "LimitHandler") -> None:
-        """Limit the time of the handler, which runs or may begin; ``limit`` takes the seconds it has run."""
+    def limit_handler(self, limit: "LimitHandler") -> bool:
+        """Limit the time of the handler, which runs or may begin; return false if it has ended already.
+
+        ``limit`` takes the seconds that it has run. It is called when the handler begins, or at once.
+        """
         with self._lock:
             self._limit_handler, begun_at = limit, self.handler_at
+            has_ended = self.started_at is not None and not begun_at
         if begun_at:
             self._keep(limit(monotonic() - begun_at))
+        return not has_ended
 
     def _keep(self, call_off: CallOff) -> None:
         with self._lock:

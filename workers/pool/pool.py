@@ -242,11 +242,7 @@ class CallPool(BasePool):
             self._tell_claim(job)
         watch = job.watch or self._hold(job)
 
-        is_told = False
-
         def limit_handler(seconds: float) -> CallOff:
-            nonlocal is_told
-            is_told = True
             self._tell_start(job, monotonic() - seconds)
             self._runtime.limiter.begin(claim)
             if plan.is_isolated:
@@ -262,8 +258,7 @@ class CallPool(BasePool):
 
             return call_off
 
-        job.limit_handler(limit_handler)
-        if job.started_at is not None and not (is_told or job.handler_at):  # its result takes long to make
+        if not job.limit_handler(limit_handler):  # what comes after the handler takes long
             self._tell_start(job, job.begun_at)
         end_limit: CallOff = job.end_handler
         if plan.has_layers:  # what is around it may take as long again as the handler

@@ -278,7 +278,7 @@ def note_limits(noted: list[str]) -> Callable[[float], Callable[[], None]]:
 def test_handler_that_runs_when_its_call_is_detached_is_limited_to_its_end() -> None:
     job, noted = limited_job()
     job.begin_handler()
-    job.limit_handler(note_limits(noted))
+    assert job.limit_handler(note_limits(noted))
     job.end_handler()
     assert noted == ["running", "called off"]
     assert job.started_at is not None
@@ -286,7 +286,7 @@ def test_handler_that_runs_when_its_call_is_detached_is_limited_to_its_end() -> 
 
 def test_handler_that_begins_after_its_call_was_detached_is_limited_from_then() -> None:
     job, noted = limited_job()
-    job.limit_handler(note_limits(noted))
+    assert job.limit_handler(note_limits(noted))
     assert noted == []
     job.begin_handler()
     job.end_handler()
@@ -297,7 +297,7 @@ def test_handler_that_has_ended_when_its_call_is_detached_has_no_limit() -> None
     job, noted = limited_job()
     job.begin_handler()
     job.end_handler()
-    job.limit_handler(note_limits(noted))
+    assert not job.limit_handler(note_limits(noted))
     assert noted == []
 
 

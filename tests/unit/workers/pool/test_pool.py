@@ -8,8 +8,10 @@ import pytest
 from celery.worker import state
 
 from broker_config.queue_reader import Batch
+from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.ledger.record import Verdict
+from tests.unit.workers.runs import job_of
 from tests.waiting import wait_until
 from workers.concurrency.slots import QueuedJob
 from workers.concurrency.threads import DaemonThreads, InOrder
@@ -194,3 +196,30 @@ def test_a_pool_grows_and_shrinks_within_bounds() -> None:
         with pytest.raises(ValueError, match="1 to 10,000 slots"):
             pool.grow(too_many)
     assert pool.limit == 1
+
+
+@pytest.mark.parametrize("begun_by", ["nothing", "handler", "end"])
+def test_start_of_a_detached_call_is_told_once_even_if_its_handler_has_ended(
+    monkeypatch: pytest.MonkeyPatch, begun_by: str
+) -> None:
+    told: list[str] = []
+    for name in ("tell_claim", "tell_start"):
+        monkeypatch.setattr(f"workers.pool.pool.{name}", lambda *_, name=name: told.append(name))
+    limits = SimpleNamespace(watch=lambda *_: lambda: None, begin=lambda claim: None)
+    delivery = SimpleNamespace(hold=lambda *_: lambda *_, **__: lambda: None, watchdog=limits)
+    pool, _ = pool_of(1)
+    pool._runtime = cast(Any, SimpleNamespace(delivery=delivery, limiter=limits, monitors=None))
+    pool.consumer = SimpleNamespace(event_dispatcher=None)
+    job = job_of(new_call("smith", "echo__args", {}, {}))
+    job.plan = cast(Any, SimpleNamespace(has_layers=True, limit_seconds=1.0, is_isolated=False))
+    job.begin(is_wrapped=True)
+    if begun_by != "nothing":
+        job.begin_handler()
+    if begun_by == "end":
+        job.end_handler()
+    pool.detach(job)
+    if begun_by == "nothing":
+        assert told == ["tell_claim"]
+        job.begin_handler()
+    assert told == ["tell_claim", "tell_start"]
+    state.active_requests.discard(job)
