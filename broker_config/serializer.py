@@ -131,7 +131,7 @@ def _written(value: Any) -> str:
 
 # made once; json.dumps and json.loads with options make new ones for every call
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-#: what the encoder makes anew in each `encode`, but for the search for cycles; in half the time
+#: what the encoder makes again in each `encode`, but for the search for cycles; in half the time
 _chunks = make_encoder(None, _encoder.default, encode_basestring, None, ":", ",", False, False, False)
 #: writes a string as JSON, for templates; a lone surrogate is kept and cannot be encoded as UTF-8
 quote: Callable[[str], str] = encode_basestring

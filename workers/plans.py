@@ -201,33 +201,19 @@ class Plans:
         if name == STEP_TOOL:
             # its trips to Redis do not count as waits of the bundle's code
             detector = self._detectors.setdefault((agent, name), SlowToolDetector(SHORT_SECONDS))
-            opened = Plan(tool, tool.handler, limit_seconds, detector, stamp, self.runner, takes_call=True)  # type: ignore[arg-type]
-            opened.needs_mark = self.registry.is_extended(agent)
-            return opened
-        detector = self.detector(agent, name)
-        if name in EVENT_TOOLS:
-            return Plan(
-                tool,
-                self._handler(tool, limit_seconds, is_turn=True),
-                limit_seconds,
-                detector,
-                stamp,
-                self.runner,
-                pipelines.layers(agent, "turn"),
-                older=pipelines.older_turns(agent),
-                is_turn=True,
-            )
-        handler = self._handler(tool, limit_seconds)
+        else:
+            detector = self.detector(agent, name)
+        is_turn = name in EVENT_TOOLS
+        handler = self._handler(tool, limit_seconds, is_turn=is_turn)
+        plan = partial(Plan, tool, handler, limit_seconds, detector, stamp, self.runner)
+        if name == STEP_TOOL:
+            return plan(takes_call=True, needs_mark=self.registry.is_extended(agent))
+        if is_turn:
+            return plan(pipelines.layers(agent, "turn"), older=pipelines.older_turns(agent), is_turn=True)
         if bound.tool.name == SYSTEM_TOOL:  # extensions have nothing to do with it
-            return Plan(tool, handler, limit_seconds, detector, stamp, self.runner)
+            return plan()
         is_heard = self.events.has(agent, TOOL_CALLED) or self.events.has(agent, TOOL_COMPLETED)
-        return Plan(
-            tool,
-            handler,
-            limit_seconds,
-            detector,
-            stamp,
-            self.runner,
+        return plan(
             pipelines.layers(agent, "toolCall"),
             older=pipelines.older(agent),
             is_heard=is_heard,

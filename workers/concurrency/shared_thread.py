@@ -11,7 +11,7 @@ from workers.concurrency.threads import DaemonThreads, Work
 class SharedThread:
     """Runs pieces of work one after another, on one of the pool's threads; none may raise.
 
-    Whoever watches calls :meth:`look` every few milliseconds while :attr:`is_busy`. If a piece has lasted
+    The watch calls :meth:`look` every few milliseconds while :attr:`is_busy`. If a piece has lasted
     since the look before, another thread takes over those behind it.
     """
 
