@@ -344,6 +344,12 @@ _BUSY_LIMITS = [
 
 _FOREIGN_FIELDS = [
     (
+        "deadlines are made again of any number",
+        "is_sound and deadline or otherwise",
+        "tonumber(record[2]) or otherwise",
+        "",
+    ),
+    (
         "a reservation of several stops at a record that cannot be read",
         "local is_sound, claim = pcall(claim_on_reserve, queue, message, tag, ARGV[5], terms)",
         "local is_sound, claim = true, claim_on_reserve(queue, message, tag, ARGV[5], terms)",

@@ -44,3 +44,23 @@ def test_waiting_call_with_garbage_keeps_no_other_waiting(
 
     others = [one for one in known if one is not waiting]
     assert all(one.result is not None for one in others)
+
+
+@pytest.mark.parametrize("garbage", ["nan", "inf", "1e300", "-1", "soon"])
+def test_due_is_made_again_although_a_deadline_cannot_be_read(redis: Redis, garbage: str) -> None:
+    with simulated_scripts():
+        world = World(FOREIGN_FIELDS.parts(redis))
+        world.stop_following()
+        known = [one for one in (world.new_call(Random(3)) for _ in range(2)) if one is not None]
+        world.ledger.submit_all([one.submission for one in known], "p1")
+        redis.hset(world.ledger.keys.call(known[0].id), "deadline", garbage)
+        known[0].is_damaged = known[0].is_foreign = True
+        world.publish_agents()
+        redis.delete(world.ledger.keys.due)
+        for _ in range(2):  # the calls of one agent in each
+            world.reaper.sweep("sweeper")
+        made = world.due()
+        heal_fields(world)
+
+    assert set(made) == {one.id for one in known}
+    assert known[1].result is not None

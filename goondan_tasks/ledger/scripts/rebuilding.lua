@@ -1,13 +1,16 @@
--- Makes `due` again if another program has deleted or overwritten it. This is put before sweep.lua, after ttl.lua.
+-- Makes `due` again if another program has deleted or overwritten it. This is put before sweep.lua, after ttl.lua and
+-- numbers.lua.
 -- `due` has a mark for each agent: the member @<agent>, which is never due. Where it is missing, the agent's open calls are
 -- looked for in its lists: those that run, are pending or wait for a limit, and the latest 10,000.
 
--- Enter an open call. One that is queued or pending is due at its deadline, the lease of any other ends at `otherwise`.
+-- Enter an open call. One that is queued or pending is due at its deadline, the lease of any other ends at `otherwise`;
+-- so does the wait of one whose deadline cannot be read.
 local function enter(due, ns, id, otherwise)
   local record = redis.pcall('HMGET', ns .. 'call:' .. id, 'status', 'deadline', 'token')
   local status = record[1]
   if status == 'queued' or status == 'pending' then
-    redis.call('ZADD', due, 'NX', tonumber(record[2]) or otherwise, id)
+    local is_sound, deadline = pcall(number_in, record[2], otherwise)
+    redis.call('ZADD', due, 'NX', is_sound and deadline or otherwise, id)
   elseif status == 'running' or status == 'done' and record[3] then
     redis.call('ZADD', due, 'NX', otherwise, id)
   end
