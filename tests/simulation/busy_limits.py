@@ -53,9 +53,9 @@ def ask_behind_damaged(world: World, pick: Random) -> bool:
     worker = next((one for one in world.workers if not int(one.process.removeprefix("process")) % 2), None)
     if worker is None or any(one.is_frozen for one in world.workers):
         return False
-    for _ in range(2):
+    for number in range(2):
         if not _submit(world, pick, "gate__solo"):
-            return False
+            return number > 0
         reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
     holders = [world.calls[call_id] for call_id in _holders(world) if call_id in world.calls]
     for one in holders:

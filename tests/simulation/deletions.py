@@ -317,7 +317,7 @@ def _note(world: Deletions, operator: _Operator, removals: list[InstanceRemoval]
     for removal in removals:
         world.note(f"{removal.instance_key}: removed {removal.removed}, files {removal.files}")
         if removal.removed and removal.files != "kept":
-            _note_removed(world, operator, (removal.instance_key or "",))
+            _note_removed(world, operator, (Path(removal.path).name,))
 
 
 def tick(world: Deletions, pick: Random) -> bool:

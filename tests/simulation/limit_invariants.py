@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from goondan_tasks.ledger.ledger import sweep_seconds
+from tests.simulation.refusals import was_refused
 from tests.simulation.world import LEASE, BrokenPromiseError, KnownCall, World
 
 #: the status, the time of submission and the deadline (ms) of each call with limits
@@ -146,8 +147,8 @@ def require_released(world: World, one: KnownCall) -> None:
     """Raise BrokenPromiseError if a run that has ended keeps a permit, or calls wait although one is free."""
     records = read_limits(world)
     has_ended = one.id in records and records[one.id][0] in (b"done", b"dead")
-    if one.result is not None and not world.is_followed:  # another script that was broken off had ended it
-        has_ended = False
+    if was_refused() or (one.result is not None and not world.is_followed):
+        has_ended = False  # a look takes what a script that was broken off has left
     for limit in one.limits:
         state = world.limit_states[limit.name]
         if limit.kind == "seats" and has_ended and one.id in state.holders:

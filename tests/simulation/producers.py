@@ -95,7 +95,7 @@ def complete(world: World, pick: Random) -> bool:
         else:
             world.completions.complete(one.id, outcome, "someone")
     except GoondanError:
-        return False
+        return True  # its time may have been over: then it has ended
     if one.is_completed and not one.is_damaged:
         raise BrokenPromiseError(f"{world.name(one)} was completed twice")
     one.is_completed = was_pending
@@ -116,7 +116,7 @@ def approve(world: World, pick: Random) -> bool:
             denied = Outcome(error=world.reaper.failure(_claim_of(record), ApprovalDeniedError("no")).error)
             world.completions.complete(one.id, denied, "ann", is_decision=True)
     except GoondanError:
-        return False
+        return True  # its time may have been over: then it has ended
     world.tell("approved or denied", one)
     return True
 

@@ -146,6 +146,11 @@ def refusing(refusal: Refusal, on_met: Callable[[], object]) -> Iterator[None]:
         _current.clear()
 
 
+def was_refused() -> bool:
+    """Whether a script of the step that is being taken has stopped, or failed."""
+    return any(refusal.met for refusal in _current)
+
+
 def exchange_or_refuse(
     connection: Connection, script_calls: Sequence[ScriptCall[Any]], exchange: Exchange
 ) -> list[Any]:
