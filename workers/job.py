@@ -30,6 +30,7 @@ from goondan_tasks.contract.messages import (
     Clock,
     JsonObject,
     ToolCall,
+    ToolCallError,
     ToolCallResult,
     iso_time,
 )
@@ -37,6 +38,7 @@ from goondan_tasks.contract.names import EVENT_TOOLS
 from goondan_tasks.contract.run_lines import RunLines
 from goondan_tasks.fleet.call_counts import OK, CountedCall
 from goondan_tasks.ledger.claim_request import read_retried
+from goondan_tasks.ledger.former_runs import failure_of
 from goondan_tasks.ledger.limiter import key_limit
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from workers.cancellation import Cancellation, Watch
@@ -414,14 +416,6 @@ class Job:
         return result.status == "pending" or may_retry or self.approved_by is not None
 
     @property
-    def counted(self) -> CountedCall:
-        """What metrics count of a call that has succeeded."""
-        waited = None if self.attempt > 1 or self.started_at is None else self.started_at - self.queued_at
-        return CountedCall(
-            self.agent, self.tool_name, OK, None if waited is None else waited / 1000, self.duration_ms / 1000
-        )
-
-    @property
     def log_fields(self) -> CallLogFields:
         """The fields of each log line about this run; some are missing if the call cannot be read."""
         call: JsonObject = {}
@@ -518,31 +512,52 @@ def result_of(job: Job, call: JsonObject, output: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A call that has ended here, its result as JSON, and the result itself if it is an error."""
+    """A call that has ended here, its result as JSON, and the result itself unless it is a plain one."""
 
     job: Job
     wire: bytes
-    failure: ToolCallResult | None = None
+    result: ToolCallResult | None = None
 
     @classmethod
     def with_result(cls, job: Job, result: ToolCallResult) -> "Ended":
         """End a call now, with a result that was not written by :func:`result_of`."""
         job.ended_at, job.duration_ms = iso_time(job.clock()), result.meta.duration_ms or 0.0
         job.output = result.output
-        return cls(job, result.to_json(), result if result.status == "error" else None)
+        return cls(job, result.to_json(), result)
+
+    @property
+    def error(self) -> ToolCallError | None:
+        """The error of a call that has failed."""
+        return None if self.result is None else self.result.error
 
     @property
     def logged(self) -> tuple[CallLogFields, float | None, str, str | None]:
         """What :meth:`CallLog.write` takes of this call."""
-        failure, fields = self.failure, self.job.log_fields
-        if failure is None or failure.error is None:
+        result, fields = self.result, self.job.log_fields
+        if result is None:
             return fields, self.job.duration_ms, "ok", None
-        return fields, failure.meta.duration_ms, "error", failure.error.code
+        return (
+            fields,
+            result.meta.duration_ms,
+            result.status,
+            None if result.error is None else result.error.code,
+        )
+
+    @property
+    def counted(self) -> CountedCall:
+        """What metrics count; a call that has run before has no wait, which would include earlier runs."""
+        job, error, waited, seconds = self.job, self.error, None, None
+        if job.started_at is not None:
+            seconds = job.duration_ms / 1000
+            waited = None if job.attempt > 1 else (job.started_at - job.queued_at) / 1000
+        return CountedCall(job.agent, job.tool_name, OK if error is None else error.code, waited, seconds)
 
     @property
     def row(self) -> tuple[Any, ...]:
         """The arguments of :meth:`Ledger.finish_many` for this call."""
-        job = self.job
-        outcome = "ok" if self.failure is None else "error"
-        kind = "plain" if self.failure is None and job.is_bare else ""
-        return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at
+        job, error = self.job, self.error
+        if error is None:
+            outcome, kind, failure = "ok", "plain" if job.is_bare else "", b""
+        else:
+            outcome, kind, failure = "error", "", failure_of(job.attempt, job.lines, error.traceback)
+        return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at, failure

@@ -4,10 +4,15 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from broker_config import serializer
 from goondan_tasks.contract.errors import ToolError
+from goondan_tasks.contract.run_lines import RunLines
 
 #: how many characters of an error's code are kept
 LONGEST_ENDING = 100
+
+#: how many characters of a traceback are kept; each failed call takes so much memory in Redis
+LONGEST_TRACEBACK = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,23 @@ class FormerRun:
 
 
 def lines_of_runs(fields: Mapping[bytes, bytes]) -> dict[int, str]:
-    """Return the log lines in a record by the number of the attempt (``keep_failure.lua``)."""
+    """Return the log lines in a record by the number of the attempt (``failures.lua``)."""
     numbers = {name.removeprefix(b"log:"): text for name, text in fields.items() if name.startswith(b"log:")}
     return {
         int(number): text.decode(errors="replace") for number, text in numbers.items() if number.isdigit()
     }
+
+
+def failure_of(attempt: int, lines: RunLines | None, traceback: str | None = None) -> bytes:
+    """Return what is kept of a failed run with its call; it is no part of results (``failures.lua``).
+
+    The traceback is kept once the call has ended.
+    """
+    text = "" if lines is None or lines.are_empty else lines.text()
+    if not (text or traceback):
+        return b""
+    end = (traceback or "")[-LONGEST_TRACEBACK:].encode(errors="backslashreplace").decode()
+    return serializer.encode([attempt, end, text])
 
 
 def former_ending(code: str) -> str:

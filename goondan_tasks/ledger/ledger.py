@@ -33,7 +33,7 @@ from goondan_tasks.ledger.claim_request import (
     swept_claim,
 )
 from goondan_tasks.ledger.endings import Finished, Follow, kind_of, nothing_follows, stored_many
-from goondan_tasks.ledger.former_runs import former_ending
+from goondan_tasks.ledger.former_runs import failure_of, former_ending
 from goondan_tasks.ledger.record import (
     Admission,
     CallRecords,
@@ -45,9 +45,6 @@ from goondan_tasks.ledger.record import (
 )
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.ledger.submission import Submission, batches, deadline_of, digest_of, trace_names
-
-#: how many characters of a traceback are kept; each failed call takes so much memory in Redis
-LONGEST_TRACEBACK = 2_000
 
 #: how many of the first messages of a queue, and bytes of them, are searched for one, which takes about 1 ms
 SEARCHED = (1_000, 4 * 1024 * 1024)
@@ -317,22 +314,26 @@ class Ledger(CallRecords):
 
     def ended_with(self, claim: Claim, result: ToolCallResult) -> tuple[Any, ...]:
         """Return the end of a run with its result, as :meth:`finish_many` takes it."""
-        wire = result.to_json()
-        return self.ended(claim, wire, outcome=result.status, kind=kind_of(result))
+        run, error, wire = claim.run, result.error, result.to_json()
+        failure = b"" if error is None else failure_of(run.attempt, run.lines, error.traceback)
+        return self.ended(claim, wire, outcome=result.status, kind=kind_of(result), failure=failure)
 
-    def ended(self, claim: Claim, result: bytes, *, outcome: str, kind: str) -> tuple[Any, ...]:
+    def ended(
+        self, claim: Claim, result: bytes, *, outcome: str, kind: str, failure: bytes = b""
+    ) -> tuple[Any, ...]:
         """Return the end of a run as :meth:`finish_many` takes it."""
         run, status = claim.run, "dead" if claim.verdict is Verdict.POISONED else "done"
         done_at = iso_time(run.clock())
-        return run.id, claim.token, run.call.agent_name, status, outcome, kind, result, done_at
+        return run.id, claim.token, run.call.agent_name, status, outcome, kind, result, done_at, failure
 
     def finish_many(
         self, ended: Sequence[tuple[Any, ...]], follow: Follow = nothing_follows
     ) -> ScriptCall[list[int]]:
         """Store the final results of tool calls in one script (``finish.lua``).
 
-        Each is ``(id, token, agent, "done" or "dead", outcome, kind, result as JSON, ISO 8601 time)``;
-        ``finish_call`` in ``finishing.lua`` lists the kinds. ``follow`` gets what follows from limits.
+        Each is ``(id, token, agent, "done" or "dead", outcome, kind, result as JSON, ISO 8601 time,
+        failure)``; ``finish_call`` in ``finishing.lua`` lists the kinds, and :func:`failure_of` returns the
+        last. ``follow`` gets what follows from limits.
         """
         keys = [self.keys.due, *(self.keys.call(one[0]) for one in ended)]
         arguments = [*self._finish_terms, *itertools.chain(*ended)]
@@ -369,14 +370,15 @@ class Ledger(CallRecords):
 
         With ``died``, the death of the call's worker is counted. Without it, a run that has not started does
         not count as an attempt. The answer is false if the claim was lost, the call is cancelled, or its run
-        has started and it is not idempotent. With ``is_untouched``, the run counts as not started.
+        has started and it is not idempotent. With ``is_untouched``, the run counts as not started. The lines
+        that the run has logged are kept with the call.
         """
         run, keys = claim.run, self.keys
-        queue = queue_of(run.call)
+        queue, failure = queue_of(run.call), failure_of(run.attempt, run.lines)
         return ScriptCall(
             self._scripts.release,
             [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, wake_up_key(queue)],
-            [run.id, claim.token, message, int(died), int(is_untouched), self.limit_terms],
+            [run.id, claim.token, message, int(died), int(is_untouched), self.limit_terms, failure],
             bool,
         )
 
@@ -519,16 +521,14 @@ class Ledger(CallRecords):
         return ScriptCall(self._scripts.progress, [self.keys.call(call_id)], [token, report])
 
     def retry(self, claim: Claim, *, pause_ms: int, begun_at: float, code: str) -> ScriptCall[int]:
-        """Ask for another run of a call whose run has failed with ``code`` (``retry.lua``)."""
-        retried = f"{claim.run.retries + 1} {begun_at:.0f}"
-        arguments = [claim.token, pause_ms, retried, former_ending(code), claim.run.id, self.limit_terms]
-        return ScriptCall(self._scripts.retry, [self.keys.call(claim.run.id)], arguments)
+        """Ask for another run of a call whose run has failed with ``code`` (``retry.lua``).
 
-    def keep_failure(self, run: Run, traceback: str | None) -> ScriptCall[int]:
-        """Keep a failed run's log lines and, if its call has ended, its traceback (``keep_failure.lua``)."""
-        end = (traceback or "")[-LONGEST_TRACEBACK:].encode(errors="backslashreplace")
-        arguments = [run.attempt, end, run.lines.text()]
-        return ScriptCall(self._scripts.keep_failure, [self.keys.call(run.id)], arguments)
+        The lines that the run has logged are kept with the call.
+        """
+        run = claim.run
+        retried, failure = f"{run.retries + 1} {begun_at:.0f}", failure_of(run.attempt, run.lines)
+        arguments = [claim.token, pause_ms, retried, former_ending(code), run.id, self.limit_terms, failure]
+        return ScriptCall(self._scripts.retry, [self.keys.call(run.id)], arguments)
 
     def unqueue(self, call_id: str, call: ToolCall) -> ScriptCall[int]:
         """Remove an ended call's message from its queue, if it is among the first (``unqueue.lua``)."""

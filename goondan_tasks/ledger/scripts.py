@@ -28,19 +28,28 @@ _MADE_OF = {
     "release_events": ("ttl", *_MAILBOXES, "release_events"),
     "renew": ("ttl", *_MAILBOXES, "renew"),
     "keep_leases": ("ttl", *_MAILBOXES, "keep_leases"),
-    "release": ("ttl", "former", "permits", "queueing", "release"),
+    "release": ("ttl", "former", "failures", "permits", "queueing", "release"),
     "start": ("permits", "start"),
-    "finish": ("permits", "finishing", "finish"),
+    "finish": ("permits", "failures", "finishing", "finish"),
     "suspend": ("ttl", "permits", "suspend"),
     "resolve": ("numbers", "resolve"),
     "approve": ("numbers", "approve"),
     "cancel": ("numbers", "cancel"),
-    "retry": ("former", "permits", "retry"),
+    "retry": ("former", "failures", "permits", "retry"),
     "admit": ("permits", "admit"),
     "begin": ("permits", "begin"),
     "look": ("permits", "look"),
     "sweep": ("ttl", "numbers", *_MAILBOXES, "former", "rebuilding", "sweep"),
-    "finish_event": ("ttl", "tracing", *_MAILBOXES, "accept", "permits", "finishing", "finish_event"),
+    "finish_event": (
+        "ttl",
+        "tracing",
+        *_MAILBOXES,
+        "accept",
+        "permits",
+        "failures",
+        "finishing",
+        "finish_event",
+    ),
 }
 
 
@@ -76,7 +85,6 @@ class Scripts:
     progress: Script
     retry: Script
     unqueue: Script
-    keep_failure: Script
     admit: Script
     begin: Script
     look: Script

@@ -307,11 +307,11 @@ class Conformance:
                     self._spared.pop(call_id, None)
 
     def _finish(self, _: list[str], given: list[str], answer: list[int]) -> None:
-        for number, at in enumerate(range(6, len(given), 8)):
-            self._finished("finish", given[at : at + 8], answer[number])
+        for number, at in enumerate(range(6, len(given), 9)):
+            self._finished("finish", given[at : at + 9], answer[number])
 
     def _finished(self, script: str, given: list[str], answer: int, *, still_runs: bool = False) -> str:
-        call_id, token, _, status, _, kind, _, _ = given
+        call_id, token, _, status, _, kind, *_ = given
         if not self._is_followed(call_id):
             return ""
         result = "cancelled" if kind == "cancelled" else "stored"
@@ -324,18 +324,18 @@ class Conformance:
         return word
 
     def _finish_event(self, keys: list[str], given: list[str], answer: Any) -> None:
-        call_id, request, box = given[6], given[16], given[17]
+        call_id, request, box = given[6], given[17], given[18]
         if not self._is_followed(call_id) or self._enders.get(call_id) == request:
             return
         number = answer if isinstance(answer, int) else answer[0]
-        before, still_runs = self._record(call_id), bool(given[15])
+        before, still_runs = self._record(call_id), bool(given[16])
         if still_runs:
-            self._lease = int(given[15])
-        word = self._finished("finish_event", given[6:14], number, still_runs=still_runs)
-        if word == YES and before.status not in ENDED and len(given) > 19:
+            self._lease = int(given[16])
+        word = self._finished("finish_event", given[6:15], number, still_runs=still_runs)
+        if word == YES and before.status not in ENDED and len(given) > 20:
             agent = keys[7].rpartition(":")[2]
-            ends = self.now + int(given[22])
-            self._accept(given[19], agent, ends, given[24], has_message=bool(given[18]))
+            ends = self.now + int(given[23])
+            self._accept(given[20], agent, ends, given[25], has_message=bool(given[19]))
         if before == self.records[call_id] or still_runs:
             return
         self._enders[call_id] = request

@@ -17,7 +17,6 @@ from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.bundle.resources import Retry
-from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError, ToolOutputError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.logs import CallLog
@@ -293,8 +292,6 @@ class ResultWriter:
         self._unconfirmed.discard(claim.token)
         if result.error is not None:
             self.counts.add_retry(claim.run.call.agent_name, result.tool_name, result.error.code)
-            self.keep_failure(claim.run, result)
-            self.writer.flush()
         self.monitors.add_retry(claim.run.call, result)
         cancellation = self.cancels.cancellation(claim)
         if cancellation is not None:
@@ -376,22 +373,11 @@ class ResultWriter:
             if stored is Stored.YES and not has_result:
                 self.counts.add([CountedCall.of(result)])
                 self.monitors.add_end(claim.run.call, result)
-                self.keep_failure(claim.run, result)
-                self.writer.flush()
             self.limiter.follow(finished.look_in)
 
         is_waited_for = is_event(claim.run.call) or self.limiter.is_waited_for(claim.run.call)
         refused = partial(self._on_refusal, claim)
         self.writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
-
-    def keep_failure(self, run: Run, result: ToolCallResult) -> None:
-        """Keep the traceback and the log lines of a failed run with its call; they are no part of results.
-
-        They go with the next packet of the writer.
-        """
-        if result.error is not None and (result.error.traceback is not None or not run.lines.are_empty):
-            keep = self.ledger.keep_failure(run, result.error.traceback)
-            self.writer.put_off(keep, lambda _: None)
 
     @property
     def awaits_confirmation(self) -> bool:
@@ -420,5 +406,3 @@ class ResultWriter:
                 continue
             if not self.reaper.requeue(claim, is_untouched=self.take_unstarted(claim)):
                 self.reaper.fail(claim, unknown_outcome(claim.run.call))
-            if not claim.run.lines.are_empty:
-                self.ledger.keep_failure(claim.run, None).run(self.ledger.redis)

@@ -18,9 +18,8 @@ from celery.worker import state
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
 from goondan_tasks.contract.events import task_of
-from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.fleet.monitors import Monitors, ended, shown, shown_arguments, task_name
-from workers.job import Job
+from workers.job import Ended, Job
 
 #: how many tool names are counted, and how long they may be: models make names up, and Celery never forgets
 #: one
@@ -139,13 +138,14 @@ class ShortEvents:
     def __init__(self) -> None:
         self._written: list[str] = []
 
-    def add(self, dispatcher: Any, ended: Sequence[tuple[Job, ToolCallResult | None]]) -> None:
-        """Write the events of short calls that have ended, each with its failure if it has failed."""
+    def add(self, dispatcher: Any, ended: Sequence[Ended]) -> None:
+        """Write the events of short calls that have ended."""
         if not sends_events(dispatcher) or len(self._written) > MOST_CALLS:
             return
         now, since_boot = time(), time() - monotonic()
         sender = f'"hostname":{quoted(dispatcher.hostname)},"utcoffset":{utcoffset()},"pid":{dispatcher.pid}'
-        for job, failure in ended:
+        for one in ended:
+            job = one.job
             fields = event_fields(job)
             parent = fields["parent_id"]
             started = since_boot + job.begun_at if job.begun_at else now  # it has not, if it was refused
@@ -160,7 +160,7 @@ class ShortEvents:
                     "parent": "null" if parent is None else quoted(parent),
                     "started": started,
                     "ended": started + job.duration_ms / 1000,
-                    "end": _end_of(job, failure),
+                    "end": _end_of(one),
                 }
             )
 
@@ -171,10 +171,11 @@ class ShortEvents:
             del self._written[:count]
 
 
-def _end_of(job: Job, failure: ToolCallResult | None) -> str:
-    if failure is None:
+def _end_of(one: Ended) -> str:
+    job, result = one.job, one.result
+    if result is None or result.error is None:
         return _SUCCEEDED % (quoted(f"ok {shown(job.output, job.output_text)}"), job.duration_ms / 1000)
-    return serializer.encode(ended(failure))[1:-1].decode()
+    return serializer.encode(ended(result))[1:-1].decode()
 
 
 class TaskEvents(bootsteps.StartStopStep):

@@ -27,7 +27,6 @@ from goondan_tasks.contract.errors import (
     ToolError,
 )
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
-from goondan_tasks.fleet.call_counts import CountedCall
 from goondan_tasks.fleet.monitors import task_name
 from goondan_tasks.ledger.record import Claim, Verdict
 from workers.cancellation import Watch, way_timed_out
@@ -332,14 +331,11 @@ class CallPool(BasePool):
         """Log stored results, count them, and tell Celery's monitors."""
         writer = self._runtime.delivery.result_writer
         log, counts = writer.log, writer.counts
-        counts.add(one.job.counted if one.failure is None else CountedCall.of(one.failure) for one in ended)
+        counts.add(one.counted for one in ended)
         log.write([one.logged for one in ended])
         for one in ended:
-            if one.failure is not None:
-                writer.keep_failure(one.job.claim.run, one.failure)
             count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)
-        self._runtime.delivery.flush()
-        self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])
+        self.events.add(self.consumer.event_dispatcher, ended)
 
     def flush_events(self, dispatcher: Any) -> None:
         """Send the events for monitors; on the main thread."""

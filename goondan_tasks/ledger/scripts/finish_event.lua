@@ -12,11 +12,11 @@
 -- A client that follows the Turn (turn_events.py) reads from the Turn's stream that there is a result.
 -- mailboxes.lua, accept.lua and finishing.lua are put before this.
 local ttl, id, token, agent, outcome = ARGV[1], ARGV[7], ARGV[8], ARGV[9], ARGV[11]
-local ns, lease, request = ARGV[15], ARGV[16], ARGV[17]
+local ns, lease, request = ARGV[16], ARGV[17], ARGV[18]
 local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letters = ARGV[5]}
 local still_runs = lease ~= ''
 local record = redis.pcall('HMGET', KEYS[2], 'box', 'suspendedAt', 'status', 'token', 'finishedAt', 'ender')
-local box = record[1] or record.err and ARGV[18] ~= '' and ARGV[18]
+local box = record[1] or record.err and ARGV[19] ~= '' and ARGV[19]
 local function release_next()
   take_out_of_mailbox(ns, box, id, KEYS[3], KEYS[4])
 end
@@ -29,7 +29,7 @@ local ends, now = open_ends(ARGV[6]), 0
 if not is_late then
   now = finish_call(ends, KEYS[2], ttl, names, {
     id = id, token = token, agent = agent, status = ARGV[10], outcome = outcome, kind = ARGV[12],
-    result = ARGV[13], done_at = ARGV[14], still_runs = still_runs,
+    result = ARGV[13], done_at = ARGV[14], failure = ARGV[15], still_runs = still_runs,
   })
 end
 if now <= 0 then
@@ -56,13 +56,13 @@ if record[2] then
   redis.pcall('ZREM', ns .. 'pending:' .. agent, id)
   redis.pcall('ZREM', ns .. 'approvals:' .. agent, id)
 end
-if ARGV[20] then
+if ARGV[21] then
   pcall(accept_call, {KEYS[7], KEYS[1], KEYS[8], KEYS[5], KEYS[6]}, {
-    id = ARGV[20], call = ARGV[21], digest = ARGV[22], producer = '', patience = ARGV[23], ttl = ARGV[24],
-    message = ARGV[19], ns = ns, box = ARGV[25], indexes = ARGV[26],
+    id = ARGV[21], call = ARGV[22], digest = ARGV[23], producer = '', patience = ARGV[24], ttl = ARGV[25],
+    message = ARGV[20], ns = ns, box = ARGV[26], indexes = ARGV[27],
   })
-elseif ARGV[19] and ARGV[19] ~= '' then
-  redis.pcall('LPUSH', KEYS[5], ARGV[19]) -- wakes no worker: the asker has the answer from its notification
+elseif ARGV[20] and ARGV[20] ~= '' then
+  redis.pcall('LPUSH', KEYS[5], ARGV[20]) -- wakes no worker: the asker has the answer from its notification
 end
 if not still_runs then
   redis.call('HSET', KEYS[2], 'ender', request)

@@ -1,5 +1,6 @@
--- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua is put before this. A damaged record or index of one
--- call or agent must not keep the results of others from being stored: both are read and written with pcall.
+-- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua and failures.lua are put before this. A damaged
+-- record or index of one call or agent must not keep the results of others from being stored: both are read and written
+-- with pcall.
 local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
 local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted, marked and run once
 local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the JSON of a plain call
@@ -28,6 +29,7 @@ local function keep_result(key, ttl, now, ended, call, digest, permits, not_star
     if not has_result then
       redis.call('HSET', key, 'status', ended.status, 'outcome', ended.outcome, 'finishedAt', now,
         'result', ended.result)
+      keep_failure(key, ended.failure)
     end
     -- while its handler runs, the claim stays: a sweep ends it if this is broken off
     redis.call('HDEL', key, ended.still_runs and 'verdict' or 'token', 'verdict', 'producers', 'notStarted', 'deadline',
@@ -42,7 +44,7 @@ end
 -- names  prefixes: results (channel of a producer), running, meta (Celery's result record), dead_letters
 -- ended  id, token, agent, status (the final one), outcome, kind ('cancelled' if that is the result, 'plain' if the
 --        result repeats all of the call but its arguments), result (JSON), done_at (ISO 8601, for Celery's record),
---        still_runs (whether its handler does, which keeps the claim)
+--        failure (see failures.lua), still_runs (whether its handler does, which keeps the claim)
 -- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so; -2 if its
 -- record is damaged: then the call leaves the lists of those that run.
 local function finish_call(ends, key, ttl, names, ended)

@@ -1,11 +1,11 @@
 -- Release a claim, the caller's own or that of a dead worker: the call is queued again, with its message.
 -- KEYS  call, due, running:<agent>, queue, its wake-up key
 -- ARGV  id, token, message ('' = its queue still has it), '1' if its worker has died, '1' if
---       the call counts as not started in any case, terms of limits (permits.lua)
+--       the call counts as not started in any case, terms of limits (permits.lua), failure (failures.lua)
 -- Returns 1, or 0 if the claim was lost, the record is damaged or the call must not be run again, such as an event that
 -- has its result.
 -- It keeps its permits for the next claim, for a lease; a run that has started counts for its rates.
--- ttl.lua, former.lua, permits.lua and queueing.lua are put before this.
+-- ttl.lua, former.lua, failures.lua, permits.lua and queueing.lua are put before this.
 -- The same token again (the answer was lost) gets the same answer while the call is queued.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status',
   'attempt', 'claimedAt', 'worker', 'permits', 'deaths')
@@ -31,4 +31,5 @@ if ARGV[4] == '1' then
 end
 queue_again(KEYS, ARGV[1], ARGV[2], now, count, number)
 if not record[2] then keep_former(KEYS[1], record[7], record[8], now, 'released', record[9]) end
+keep_failure(KEYS[1], ARGV[7])
 return 1

@@ -1,7 +1,7 @@
 -- Grant a call another run, after a pause. The claim does not change.
 -- KEYS  call
 -- ARGV  token, the pause (ms), what the next claim returns: 'retries so far, ms when the first run began', and the
---       code of the run's error, id, terms of limits (permits.lua)
+--       code of the run's error, id, terms of limits (permits.lua), failure (failures.lua)
 -- Returns 1, or 0 if the error of this run must be the result: the pause would end after the call's deadline, the
 -- call is cancelled, the claim was lost, or the record is damaged.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'deadline', 'cancelled', 'attempt', 'claimedAt', 'worker', 'permits')
@@ -20,4 +20,5 @@ if record[7] then -- it asks again before its next run
   limits.leave({id = ARGV[5], token = ARGV[1], limits = record[7], has_begun = true})
   limits.close()
 end
+keep_failure(KEYS[1], ARGV[7])
 return 1

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.calls import Run, identity_of, new_call
 from goondan_tasks.contract.errors import ToolError
 from goondan_tasks.contract.failure import describe
-from goondan_tasks.contract.messages import ToolCall
-from goondan_tasks.contract.run_lines import RunLines
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
 from goondan_tasks.history.trace import SHOWN_CHARACTERS, CallStory, excerpt, read_story
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.ledger import LONGEST_TRACEBACK, Ledger
+from goondan_tasks.ledger.former_runs import LONGEST_TRACEBACK
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import LimitScripts
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
@@ -148,47 +148,66 @@ def test_a_damaged_line_about_a_former_run_hides_no_other(ledger: Ledger, redis:
     assert [one.worker for one in record_of(ledger, a_call()).former] == ["w1"]
 
 
-def test_the_end_of_a_traceback_is_kept_once_the_call_has_ended(ledger: Ledger, redis: Redis) -> None:
+def failed(run: Run, traceback: str) -> ToolCallResult:
+    error = describe(ToolError("no"), help_url="https://help/")
+    return run.failed(error.with_traceback(traceback), None)
+
+
+def test_the_end_of_a_traceback_is_kept_with_the_result(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
-    keep = ledger.keep_failure(claim.run, "x" * LONGEST_TRACEBACK + " at the end \ud800")
-    assert keep.run(redis) == 1
-    assert record_of(ledger, a_call()).traceback is None
-    error = describe(ToolError("no"), help_url="https://help/")
-    ledger.finish(claim, claim.run.failed(error, None)).run(redis)
-    assert keep.run(redis) == 1
+    claim.run.lines.add("a line")
+    result = failed(claim.run, "x" * LONGEST_TRACEBACK + " at the end \ud800")
+    ledger.finish(claim, result).run(redis)
 
-    told = story(ledger, a_call()).traceback
+    told, record = story(ledger, a_call()), record_of(ledger, a_call())
 
-    assert told is not None
-    assert told.endswith("x at the end \\ud800")
+    assert told.traceback is not None
+    assert told.traceback.endswith("x at the end \\ud800")
+    assert record.lines == {1: "a line"}
     assert redis.ttl(ledger.keys.call(claim.run.id)) > 0
 
 
 def test_the_lines_of_the_latest_three_attempts_are_kept(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
-    run = claimed(ledger, a_call(), AGAIN).run
     for attempt in range(1, 6):
-        one = replace(run, attempt=attempt, lines=RunLines())
-        one.lines.add(f"line of {attempt}")
-        for _ in range(2):  # the answer of the first may be lost
-            assert ledger.keep_failure(one, None).run(redis) == 1
+        claim = claimed(ledger, a_call(), AGAIN)
+        ledger.start([claim.id_and_token]).run(redis)
+        claim.run.lines.add(f"line of {attempt}")
+        retry = ledger.retry(claim, pause_ms=0, begun_at=1_000, code="E_TOOL")
+        assert [retry.run(redis), retry.run(redis)] == [1, 1]  # the answer of the first may be lost
+        assert ledger.release(claim, died=False).run(redis)
 
-    assert record_of(ledger, a_call()).lines == {number: f"line of {number}" for number in (3, 4, 5)}
-    assert redis.ttl(ledger.keys.call(run.id)) > 0
+    record = record_of(ledger, a_call())
+
+    assert record.lines == {number: f"line of {number}" for number in (3, 4, 5)}
+    assert record.traceback is None
+    assert redis.ttl(ledger.keys.call(record.id)) > 0
 
 
-@pytest.mark.parametrize("damage", ["DEL", "SET"])
-def test_nothing_is_kept_of_a_run_without_a_record(ledger: Ledger, redis: Redis, damage: str) -> None:
+def test_a_run_that_is_given_back_keeps_its_lines(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
-    run = claimed(ledger, a_call()).run
-    run.lines.add("a line")
-    key = ledger.keys.call(run.id)
-    redis.delete(key) if damage == "DEL" else redis.set(key, "damaged")
+    claim = claimed(ledger, a_call(), AGAIN)
+    ledger.start([claim.id_and_token]).run(redis)
+    claim.run.lines.add("a line")
 
-    assert ledger.keep_failure(run, "a traceback").run(redis) == 0
+    assert ledger.release(claim, died=False).run(redis)
 
-    assert redis.exists(key) == (damage == "SET")
+    assert record_of(ledger, a_call()).lines == {1: "a line"}
+
+
+def test_nothing_is_kept_of_a_run_whose_result_is_not_stored(ledger: Ledger, redis: Redis) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    ledger.start([claim.id_and_token]).run(redis)
+    claim.run.lines.add("a line")
+    ledger.cancel(claim.run.id, "p").run(redis)
+
+    for one in (claim, replace(claim, token="another")):
+        ledger.finish(one, failed(one.run, "a traceback")).run(redis)
+
+    record = record_of(ledger, a_call())
+    assert (record.status, record.lines, record.traceback) == ("running", {}, None)
 
 
 def test_a_failed_call_tells_its_error_and_no_longer_what_was_left(ledger: Ledger) -> None:

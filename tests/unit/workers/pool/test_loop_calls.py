@@ -185,8 +185,7 @@ class Scene:
 
     def note_ended(self, ended: Sequence[Ended]) -> None:
         for one in ended:
-            error = None if one.failure is None else one.failure.error
-            self.noted[one.job.id] = None if error is None else error.code
+            self.noted[one.job.id] = None if one.error is None else one.error.code
 
     # the test
 
