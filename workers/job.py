@@ -550,7 +550,9 @@ class Ended:
         if job.started_at is not None:
             seconds = job.duration_ms / 1000
             waited = None if job.attempt > 1 else (job.started_at - job.queued_at) / 1000
-        return CountedCall(job.agent, job.tool_name, OK if error is None else error.code, waited, seconds)
+        tokens = None if self.result is None else self.result.meta.usage
+        code = OK if error is None else error.code
+        return CountedCall(job.agent, job.tool_name, code, waited, seconds, tokens)
 
     @property
     def row(self) -> tuple[Any, ...]:

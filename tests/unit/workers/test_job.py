@@ -9,10 +9,12 @@ import pytest
 
 from broker_config import serializer
 from goondan_tasks.authoring.tool_api import ToolContext
-from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, new_call
+from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, new_call, with_meta
 from goondan_tasks.contract.errors import ToolCancelledError
+from goondan_tasks.contract.failure import describe
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult, assistant_message, iso_time, wall_clock
 from goondan_tasks.contract.names import EVENT_TOOL
+from goondan_tasks.fleet.call_counts import CountedCall
 from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.slots import KeptSlot, ReleasedSlot, Wait
 from workers.extensions.events import running, running_log_fields
@@ -71,6 +73,21 @@ def test_a_call_of_an_agent_is_plain_but_its_record_is_kept_whole() -> None:
     assert kinds == ["plain", ""]
     assert agents.args_text is None  # what looks like them is a part of them
     assert agents.claim.run.call == own
+
+
+def test_what_is_counted_of_a_short_call_is_what_its_result_says() -> None:
+    job = job_of()
+    job.started_at = job.clock() - 20
+    run = job.claim.run
+    asked = with_meta(run.ok({}, job.started_at), usage={"input": 3, "output": 2})
+    failed = run.failed(describe(ToolCancelledError(), help_url=""), job.started_at)
+    refused = run.failed(describe(ToolCancelledError(), help_url=""), None)
+
+    for result in (asked, failed):
+        assert Ended.with_result(job, result).counted == CountedCall.of(result)
+
+    job.started_at = None
+    assert Ended.with_result(job, refused).counted == CountedCall.of(refused)
 
 
 @pytest.mark.parametrize(
