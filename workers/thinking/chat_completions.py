@@ -1,4 +1,4 @@
-"""Reads tool calls and usage of chat completions as servers other than OpenAI's spell them.
+"""Asks for chat completions, and reads tool calls and usage as servers other than OpenAI's spell them.
 
 The library's classes check whole answers strictly, and join the pieces of a stream by their index alone. The
 subclasses made here repair both before the library reads them.
@@ -6,8 +6,9 @@ subclasses made here repair both before the library reads them.
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker_config import serializer
@@ -33,14 +34,33 @@ def token_count(value: Any) -> int:
 def lenient(model: "Model") -> "Model":
     """Return a model of chat completions that reads calls with missing fields, or fields of another type.
 
-    Other models are returned as they are.
+    Its client sends a conversation as it is given. Other models are returned as they are.
     """
     if not any(kind.__name__ == "OpenAIChatModel" for kind in type(model).__mro__):
         return model
     kind = type(f"Lenient{type(model).__name__}", (_Whole, type(model)), {})
-    made: Model = object.__new__(kind)
+    made: Any = object.__new__(kind)
     vars(made).update(vars(model))
-    return made
+    completions = made.client.chat.completions
+    completions.create = partial(_create, completions.create)
+    return made  # type: ignore[no-any-return]
+
+
+async def _create(
+    create: Callable[..., Awaitable[Any]],
+    *,
+    messages: Any,
+    tools: Any,
+    extra_body: Mapping[str, Any] | None,
+    **fields: Any,
+) -> Any:
+    """Ask for a completion; messages and tools are sent as they are.
+
+    The SDK would look through each of them for values that are not JSON yet. The library gives it none, and
+    that took half of the time of a request.
+    """
+    body = {"messages": messages, "tools": tools, **(extra_body or {})}
+    return await create(messages=[], extra_body=body, **fields)
 
 
 class _Whole:

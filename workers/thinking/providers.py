@@ -229,6 +229,8 @@ class ModelProvider:
         if "http_client" in known:
             given["http_client"] = self._http = _http_client()
         provider = kind(**{field: value for field, value in given.items() if value is not None})
+        if isinstance(getattr(provider.client, "max_retries", None), int):
+            provider.client.max_retries = 0  # as a setting, it would cost each request a new client
         # a key from the environment, if the client shows it
         found = getattr(provider.client, "api_key", None)
         if isinstance(found, str):
@@ -253,7 +255,11 @@ class ModelProvider:
         settings = {to_snake(name): value for name, value in given.items()}
         settings["request_timeout"] = self._spec.timeout_seconds
         settings.pop("max_retries", None)  # the call is retried, and not the request
-        return settings if "max_retries" in model.unsupported_settings else {**settings, "max_retries": 0}
+        client = None if model.provider is None else model.provider.client
+        retries_nothing = getattr(client, "max_retries", None) == 0
+        if retries_nothing or "max_retries" in model.unsupported_settings:
+            return settings
+        return {**settings, "max_retries": 0}
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
