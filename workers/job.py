@@ -4,7 +4,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from json.encoder import encode_basestring as quoted
 from operator import itemgetter
@@ -153,6 +152,7 @@ class Job:
         "queued_at",
         "released_slot",
         "reporter",
+        "result",
         "shown",
         "started_at",
         "state",
@@ -160,9 +160,13 @@ class Job:
         "turn_state",
         "verdict",
         "watch",
+        "wire",
         "worker",
     )
 
+    #: the result as JSON, and the result itself unless :func:`result_of` has written it
+    wire: bytes
+    result: ToolCallResult | None
     #: made on first use
     _original: ToolCall | None
     _claim: Claim | None
@@ -233,6 +237,7 @@ class Job:
         #: empty if there is no record
         self._text: bytes = text or b""
         self._retried, self.approved_by = retried, approved_by
+        self.wire, self.result = b"", None
         self._original = self._claim = self._lines = self._limit_handler = self._call_off = None
 
     @classmethod
@@ -415,6 +420,48 @@ class Job:
         may_retry = result.status == "error" and plan.has_retry
         return result.status == "pending" or may_retry or self.approved_by is not None
 
+    def end_with(self, result: bytes | ToolCallResult) -> None:
+        """Keep the result of the call, which ends now; bytes are those of :func:`result_of`."""
+        if isinstance(result, bytes):
+            self.wire = result
+            return
+        self.ended_at, self.duration_ms = iso_time(self.clock()), result.meta.duration_ms or 0.0
+        self.result, self.wire, self.output = result, result.to_json(), result.output
+
+    @property
+    def error(self) -> ToolCallError | None:
+        """The error of a call that has failed."""
+        return None if self.result is None else self.result.error
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """The end of the call as :meth:`Ledger.finish_many` takes it."""
+        error = self.error
+        if error is None:
+            outcome, kind, failure = "ok", "plain" if self.is_bare else "", b""
+        else:
+            outcome, kind, failure = "error", "", failure_of(self.attempt, self.lines, error.traceback)
+        return self.id, self.token, self.agent, "done", outcome, kind, self.wire, self.ended_at, failure
+
+    @property
+    def logged(self) -> tuple[CallLogFields, float | None, str, str | None]:
+        """What :meth:`CallLog.write` takes of a call that has ended."""
+        result, error = self.result, self.error
+        if result is None:
+            return self.log_fields, self.duration_ms, "ok", None
+        return self.log_fields, result.meta.duration_ms, result.status, None if error is None else error.code
+
+    @property
+    def counted(self) -> CountedCall:
+        """What metrics count; a call that has run before has no wait, which would include earlier runs."""
+        error, waited, seconds = self.error, None, None
+        if self.started_at is not None:
+            seconds = self.duration_ms / 1000
+            waited = None if self.attempt > 1 else (self.started_at - self.queued_at) / 1000
+        tokens = None if self.result is None else self.result.meta.usage
+        code = OK if error is None else error.code
+        return CountedCall(self.agent, self.tool_name, code, waited, seconds, tokens)
+
     @property
     def log_fields(self) -> CallLogFields:
         """The fields of each log line about this run; some are missing if the call cannot be read."""
@@ -508,58 +555,3 @@ def result_of(job: Job, call: JsonObject, output: str) -> bytes:
             job.duration_ms,
         )
     ).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A call that has ended here, its result as JSON, and the result itself unless it is a plain one."""
-
-    job: Job
-    wire: bytes
-    result: ToolCallResult | None = None
-
-    @classmethod
-    def with_result(cls, job: Job, result: ToolCallResult) -> "Ended":
-        """End a call now, with a result that was not written by :func:`result_of`."""
-        job.ended_at, job.duration_ms = iso_time(job.clock()), result.meta.duration_ms or 0.0
-        job.output = result.output
-        return cls(job, result.to_json(), result)
-
-    @property
-    def error(self) -> ToolCallError | None:
-        """The error of a call that has failed."""
-        return None if self.result is None else self.result.error
-
-    @property
-    def logged(self) -> tuple[CallLogFields, float | None, str, str | None]:
-        """What :meth:`CallLog.write` takes of this call."""
-        result, fields = self.result, self.job.log_fields
-        if result is None:
-            return fields, self.job.duration_ms, "ok", None
-        return (
-            fields,
-            result.meta.duration_ms,
-            result.status,
-            None if result.error is None else result.error.code,
-        )
-
-    @property
-    def counted(self) -> CountedCall:
-        """What metrics count; a call that has run before has no wait, which would include earlier runs."""
-        job, error, waited, seconds = self.job, self.error, None, None
-        if job.started_at is not None:
-            seconds = job.duration_ms / 1000
-            waited = None if job.attempt > 1 else (job.started_at - job.queued_at) / 1000
-        tokens = None if self.result is None else self.result.meta.usage
-        code = OK if error is None else error.code
-        return CountedCall(job.agent, job.tool_name, code, waited, seconds, tokens)
-
-    @property
-    def row(self) -> tuple[Any, ...]:
-        """The arguments of :meth:`Ledger.finish_many` for this call."""
-        job, error = self.job, self.error
-        if error is None:
-            outcome, kind, failure = "ok", "plain" if job.is_bare else "", b""
-        else:
-            outcome, kind, failure = "error", "", failure_of(job.attempt, job.lines, error.traceback)
-        return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at, failure

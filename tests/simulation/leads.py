@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from random import Random
-from typing import Any
 
 from broker_config import serializer
 from goondan_tasks.contract.errors import ToolCancelledError
@@ -14,7 +13,7 @@ from tests.simulation.limit_invariants import require_released
 from tests.simulation.parts import LeadJob
 from tests.simulation.workers import ask_for_key
 from tests.simulation.world import BrokenPromiseError, Worker, World
-from workers.job import Ended, JobState
+from workers.job import JobState
 from workers.pool.lead import GROUP, MOST_RESULTS
 
 
@@ -66,11 +65,13 @@ def finish_by_lead(world: World, pick: Random) -> bool:
     if worker is None:
         return False
     group = running(worker)[:MOST_RESULTS]
-    jobs: list[Any] = [LeadJob.of(held.claim) for held in group]
-    again = world.lead.send([Ended(job, _result_of(worker, job.claim)) for job in jobs])
-    _require_stored(world, [ended.job.id for ended in again])
+    jobs = [LeadJob.of(held.claim) for held in group]
     for job in jobs:
-        if job not in [ended.job for ended in again]:
+        job.wire = _result_of(worker, job.claim)
+    again = world.lead.send(jobs)
+    _require_stored(world, [job.id for job in again])
+    for job in jobs:
+        if job not in again:
             worker.leave_damaged(world.calls[job.id].is_damaged, worker.held.pop(job.token))
             require_released(world, world.calls[job.id])
     for cancelled in world.lead.cancelled:

@@ -18,7 +18,7 @@ from goondan_tasks.ledger.record import Claim
 from tests.simulation.scripts import show_script
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
-from workers.job import Ended, JobState
+from workers.job import JobState
 from workers.pool.lead import Lead
 
 
@@ -32,9 +32,8 @@ class LeadJob:
     agent: str
     state: JobState = JobState.CLAIMED
     marked_at: float = 0.0
-    is_bare: bool = True
     key: str = ""
-    ended_at: str = "2026-01-01T00:00:00.000Z"
+    wire: bytes = b""
 
     @classmethod
     def of(cls, claim: Claim, key: str = "") -> "LeadJob":
@@ -43,6 +42,11 @@ class LeadJob:
     @property
     def log_fields(self) -> Any:
         return SimpleNamespace(known=dict)
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        about = self.id, self.token, self.agent, "done", "ok", "plain"
+        return *about, self.wire, "2026-01-01T00:00:00.000Z", b""
 
 
 class _ShownReader(QueueReader):
@@ -88,16 +92,17 @@ class LeadPart:
         self.lead._post_marks(jobs)  # type: ignore[arg-type]
         self.reader.settle()
 
-    def send(self, ended: Sequence[Ended]) -> list[Ended]:
+    def send(self, jobs: Sequence[Any]) -> list[Any]:
         """Send results in one packet; return those that are to be sent again."""
         self.cancelled.clear()
-        self.lead._results = list(ended)
+        self.lead._results = list(jobs)
         try:
             self.lead._send_results()
             self.reader.settle()
         except RedisError:
             pass  # the lead has the results again
-        again, self.lead._results = self.lead._results, []
+        again: list[Any] = self.lead._results
+        self.lead._results = []
         self.lead._must_pause = False
         return again
 

@@ -26,7 +26,7 @@ from goondan_tasks.contract.messages import ToolCallResult, redis_clock
 from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
-from workers.job import STATES, Ended, Job, JobState
+from workers.job import STATES, Job, JobState
 from workers.plain_context import PlainContext
 from workers.plan import Plan
 from workers.pool.limits import finish_many, follow, note_verdict
@@ -99,7 +99,7 @@ class Lead:
         self._running: Job | None = None
         self._begun = 0
         #: plain results that are not sent yet, and since when the first one waits
-        self._results: list[Ended] = []
+        self._results: list[Job] = []
         self._oldest = 0.0
         #: the calls whose marks, results or releases Redis has not confirmed, by token
         self._unconfirmed: dict[str, Job] = {}
@@ -160,7 +160,7 @@ class Lead:
         return [
             *([] if running is None else [running]),
             *self._ready.copy(),
-            *(ended.job for ended in self._results),
+            *self._results,
             *self.on_loop.jobs,
         ]
 
@@ -383,10 +383,10 @@ class Lead:
             return
         if progress is not None:
             self._reader.post(progress, self._note_answer)
-        ended = Ended(job, result) if isinstance(result, bytes) else Ended.with_result(job, result)
+        job.end_with(result)
         if not self._results:
             self._oldest = monotonic()
-        self._results.append(ended)
+        self._results.append(job)
         is_late = len(self._results) >= MOST_RESULTS or monotonic() - self._oldest > RESULT_SECONDS
         if is_late and self._ready:
             self._send(self._send_results)
@@ -475,18 +475,18 @@ class Lead:
         if results:
             self._post_results(results)
 
-    def _post_results(self, results: list[Ended]) -> None:
-        self._unconfirmed |= {ended.job.token: ended.job for ended in results}
+    def _post_results(self, results: list[Job]) -> None:
+        self._unconfirmed |= {job.token: job for job in results}
 
         def on_answer(answers: Any) -> None:
-            for ended in results:
-                del self._unconfirmed[ended.job.token]
+            for job in results:
+                del self._unconfirmed[job.token]
             self._note_answer(answers)
             if is_script_fault(answers) and len(results) > 1:  # the fault of one must not stop the others
-                for ended in results:
-                    self._post_results([ended])
+                for job in results:
+                    self._post_results([job])
             elif is_script_fault(answers):
-                log_damaged(results[0].job, refusal_text(answers))
+                log_damaged(results[0], refusal_text(answers))
             elif isinstance(answers, RedisError):
                 self._results = results + self._results
             else:

@@ -9,7 +9,7 @@ from broker_config.scripts import ScriptCall
 from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.record import Verdict
 from workers.delivery.delivery import Delivery
-from workers.job import Ended, Job
+from workers.job import Job
 
 logger = structlog.get_logger(__name__)
 
@@ -35,6 +35,6 @@ def follow(delivery: Delivery, answer: Any) -> None:
         delivery.limiter.follow(next_look(answer))
 
 
-def finish_many(delivery: Delivery, ended: Sequence[Ended]) -> ScriptCall[list[int]]:
+def finish_many(delivery: Delivery, jobs: Sequence[Job]) -> ScriptCall[list[int]]:
     """Return the script call that stores results, and does what the limits of their calls ask for."""
-    return delivery.ledger.finish_many([one.row for one in ended], delivery.limiter.follow)
+    return delivery.ledger.finish_many([job.row for job in jobs], delivery.limiter.follow)

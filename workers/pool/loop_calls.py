@@ -29,7 +29,7 @@ from workers.concurrency.event_loop import beside_loop
 from workers.concurrency.shared_thread import SharedThread
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads, Work
-from workers.job import Ended, Job, JobState
+from workers.job import Job, JobState
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices, PlainContext
 from workers.plan import Plan
@@ -74,7 +74,7 @@ class Pool(ContextServices, Protocol):
     def deliver(self, batch: Batch) -> None:
         """Take the messages that were not claimed."""
 
-    def note_ended(self, ended: Sequence[Ended]) -> None:
+    def note_ended(self, jobs: Sequence[Job]) -> None:
         """Log stored results, count them, and tell Celery's monitors."""
 
     def leave_damaged(self, job: Job) -> None:
@@ -167,7 +167,7 @@ class LoopCalls:
         self._short: dict[str, LoopCall] = {}
         self._lasting: dict[str, LoopCall] = {}
         #: the results of this round, and the calls whose results Redis has not confirmed, by token
-        self._ended: list[Ended] = []
+        self._ended: list[Job] = []
         self._unconfirmed: dict[str, Job] = {}
 
     @property
@@ -287,7 +287,8 @@ class LoopCalls:
             self._threads.run_short(partial(self._end_general, call, outcome))
             return
         self._report(job, job.let_go())
-        self._ended.append(Ended(job, result))
+        job.end_with(result)
+        self._ended.append(job)
         if len(self._ended) == 1:
             asyncio.get_running_loop().call_soon(self._hand_on)
 
@@ -317,17 +318,18 @@ class LoopCalls:
         elif not job.ends_alone(plan, result):
             if job.cancellation is not None:
                 job.cancellation.end()
-            self._store([Ended.with_result(job, result)])
+            job.end_with(result)
+            self._store([job])
         else:
             self._pool.finish(job, result)
             self._unconfirmed.pop(job.token, None)
             self._slots.leave(None)
 
-    def _store(self, ended: Sequence[Ended]) -> None:
+    def _store(self, jobs: Sequence[Job]) -> None:
         """Put results into the writer's next packet, and free the slots of their calls."""
-        for begin in range(0, len(ended), MOST_STORED):
-            self._send(ended[begin : begin + MOST_STORED])
-        for _ in ended:
+        for begin in range(0, len(jobs), MOST_STORED):
+            self._send(jobs[begin : begin + MOST_STORED])
+        for _ in jobs:
             self._slots.leave(None)
 
     def _report(self, job: Job, report: bytes | None) -> None:
@@ -337,41 +339,41 @@ class LoopCalls:
                 self._ledger.progress(job.id, job.token, report), lambda _: None
             )
 
-    def _send(self, ended: Sequence[Ended]) -> None:
+    def _send(self, jobs: Sequence[Job]) -> None:
         self._runtime.delivery.writer.put_off(
-            finish_many(self._runtime.delivery, ended),
-            partial(self._note_stored, ended),
-            refused=partial(self._note_refused, ended),
+            finish_many(self._runtime.delivery, jobs),
+            partial(self._note_stored, jobs),
+            refused=partial(self._note_refused, jobs),
         )
 
-    def _note_stored(self, ended: Sequence[Ended], answers: Sequence[int]) -> None:
-        for one in ended:
-            self._unconfirmed.pop(one.job.token, None)
-        note_stored(self._pool, ended, answers)
+    def _note_stored(self, jobs: Sequence[Job], answers: Sequence[int]) -> None:
+        for job in jobs:
+            self._unconfirmed.pop(job.token, None)
+        note_stored(self._pool, jobs, answers)
 
-    def _note_refused(self, ended: Sequence[Ended], error: ResponseError) -> None:
+    def _note_refused(self, jobs: Sequence[Job], error: ResponseError) -> None:
         """Leave a call whose record cannot take a result to a sweep; store the results of the others."""
-        if len(ended) > 1:
-            for one in ended:
-                self._send([one])
+        if len(jobs) > 1:
+            for job in jobs:
+                self._send([job])
             self._runtime.delivery.flush()
             return
-        job = ended[0].job
+        [job] = jobs
         self._unconfirmed.pop(job.token, None)
         log_damaged(job, refusal_text(error))
 
 
-def note_stored(pool: Pool, ended: Sequence[Ended], answers: Sequence[int]) -> None:
-    """Act on the answers of Redis to plain results, which are in the same order."""
-    pool.note_ended([one for one, answer in zip(ended, answers, strict=True) if answer > Stored.LOST])
-    for one, answer in zip(ended, answers, strict=True):
+def note_stored(pool: Pool, jobs: Sequence[Job], answers: Sequence[int]) -> None:
+    """Act on the answers of Redis to the results of calls, which are in the same order."""
+    pool.note_ended([job for job, answer in zip(jobs, answers, strict=True) if answer > Stored.LOST])
+    for job, answer in zip(jobs, answers, strict=True):
         if answer == Stored.CANCELLED:
-            pool.end_cancelled(one.job)
+            pool.end_cancelled(job)
         elif answer == Stored.LOST:
-            logger.info("call.superseded", **one.job.log_fields.known())
+            logger.info("call.superseded", **job.log_fields.known())
         elif answer == Stored.DAMAGED:
-            pool.leave_damaged(one.job)
-            log_damaged(one.job)
+            pool.leave_damaged(job)
+            log_damaged(job)
 
 
 def log_damaged(job: Job, reason: str = NO_CALL) -> None:

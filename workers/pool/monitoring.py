@@ -19,7 +19,7 @@ from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
 from goondan_tasks.contract.events import task_of
 from goondan_tasks.fleet.monitors import Monitors, ended, shown, shown_arguments, task_name
-from workers.job import Ended, Job
+from workers.job import Job
 
 #: how many tool names are counted, and how long they may be: models make names up, and Celery never forgets
 #: one
@@ -138,14 +138,13 @@ class ShortEvents:
     def __init__(self) -> None:
         self._written: list[str] = []
 
-    def add(self, dispatcher: Any, ended: Sequence[Ended]) -> None:
+    def add(self, dispatcher: Any, jobs: Sequence[Job]) -> None:
         """Write the events of short calls that have ended."""
         if not sends_events(dispatcher) or len(self._written) > MOST_CALLS:
             return
         now, since_boot = time(), time() - monotonic()
         sender = f'"hostname":{quoted(dispatcher.hostname)},"utcoffset":{utcoffset()},"pid":{dispatcher.pid}'
-        for one in ended:
-            job = one.job
+        for job in jobs:
             fields = event_fields(job)
             parent = fields["parent_id"]
             started = since_boot + job.begun_at if job.begun_at else now  # it has not, if it was refused
@@ -160,7 +159,7 @@ class ShortEvents:
                     "parent": "null" if parent is None else quoted(parent),
                     "started": started,
                     "ended": started + job.duration_ms / 1000,
-                    "end": _end_of(one),
+                    "end": _end_of(job),
                 }
             )
 
@@ -171,8 +170,8 @@ class ShortEvents:
             del self._written[:count]
 
 
-def _end_of(one: Ended) -> str:
-    job, result = one.job, one.result
+def _end_of(job: Job) -> str:
+    result = job.result
     if result is None or result.error is None:
         return _SUCCEEDED % (quoted(f"ok {shown(job.output, job.output_text)}"), job.duration_ms / 1000)
     return serializer.encode(ended(result))[1:-1].decode()

@@ -35,7 +35,7 @@ from workers.concurrency.threads import DaemonThreads, InOrder, Work
 from workers.concurrency.watchdog import CallOff
 from workers.delivery.incoming import Incoming
 from workers.extensions.events import running
-from workers.job import Ended, Job, JobState
+from workers.job import Job, JobState
 from workers.kept_lines import logger_of
 from workers.outcome import outcome_of
 from workers.plain_context import PlainContext
@@ -327,15 +327,14 @@ class CallPool(BasePool):
         job.state = JobState.ENDED
         end_detached(job, result)
 
-    def note_ended(self, ended: Sequence[Ended]) -> None:
+    def note_ended(self, jobs: Sequence[Job]) -> None:
         """Log stored results, count them, and tell Celery's monitors."""
         writer = self._runtime.delivery.result_writer
-        log, counts = writer.log, writer.counts
-        counts.add(one.counted for one in ended)
-        log.write([one.logged for one in ended])
-        for one in ended:
-            count(task_name(one.job.agent, one.job.tool_name), TOOL_CALL_TASK)
-        self.events.add(self.consumer.event_dispatcher, ended)
+        writer.counts.add(job.counted for job in jobs)
+        writer.log.write([job.logged for job in jobs])
+        for job in jobs:
+            count(task_name(job.agent, job.tool_name), TOOL_CALL_TASK)
+        self.events.add(self.consumer.event_dispatcher, jobs)
 
     def flush_events(self, dispatcher: Any) -> None:
         """Send the events for monitors; on the main thread."""

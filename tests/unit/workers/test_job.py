@@ -18,7 +18,7 @@ from goondan_tasks.fleet.call_counts import CountedCall
 from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.slots import KeptSlot, ReleasedSlot, Wait
 from workers.extensions.events import running, running_log_fields
-from workers.job import Ended, Job, JobState, is_plain, result_of
+from workers.job import Job, JobState, is_plain, result_of
 from workers.plain_context import PlainContext
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
@@ -69,7 +69,7 @@ def test_a_call_of_an_agent_is_plain_but_its_record_is_kept_whole() -> None:
     assert producers.classify()
     assert agents.classify()
     assert (agents.is_plain, agents.is_bare) == (True, False)
-    kinds = [Ended(job, b"{}").row[5] for job in (producers, agents)]
+    kinds = [job.row[5] for job in (producers, agents)]
     assert kinds == ["plain", ""]
     assert agents.args_text is None  # what looks like them is a part of them
     assert agents.claim.run.call == own
@@ -83,11 +83,10 @@ def test_what_is_counted_of_a_short_call_is_what_its_result_says() -> None:
     failed = run.failed(describe(ToolCancelledError(), help_url=""), job.started_at)
     refused = run.failed(describe(ToolCancelledError(), help_url=""), None)
 
-    for result in (asked, failed):
-        assert Ended.with_result(job, result).counted == CountedCall.of(result)
-
-    job.started_at = None
-    assert Ended.with_result(job, refused).counted == CountedCall.of(refused)
+    for result in (asked, failed, refused):
+        job.started_at = None if result is refused else job.started_at
+        job.end_with(result)
+        assert job.counted == CountedCall.of(result)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.slots import Slots, Wait
 from workers.concurrency.threads import DaemonThreads
-from workers.job import Ended, Job, result_of
+from workers.job import Job, result_of
 from workers.plan import Plan, SlowToolDetector
 from workers.pool import lead as lead_module
 from workers.pool.lead import AHEAD_SECONDS, EXTRA, GROUP, Lead
@@ -202,8 +202,8 @@ class Scene:
     def deliver(self, batch: Batch) -> None:
         self.general += [message.decode() for _, _, message in batch.messages]
 
-    def note_ended(self, ended: Sequence[Ended]) -> None:
-        self.noted += [one.job.id for one in ended]
+    def note_ended(self, jobs: Sequence[Job]) -> None:
+        self.noted += [job.id for job in jobs]
 
     def flush(self) -> None: ...
 

@@ -31,7 +31,7 @@ from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
 from workers.concurrency.watchdog import Watchdog
 from workers.executor import Mark
-from workers.job import Ended, Job, JobState, result_of
+from workers.job import Job, JobState, result_of
 from workers.outcome import FunctionOutcome
 from workers.plan import Handle, Plan, SlowToolDetector
 from workers.pool.loop_calls import LoopCalls
@@ -183,9 +183,9 @@ class Scene:
     def end_cancelled(self, job: Job) -> None:
         self.cancelled.append(job.id)
 
-    def note_ended(self, ended: Sequence[Ended]) -> None:
-        for one in ended:
-            self.noted[one.job.id] = None if one.error is None else one.error.code
+    def note_ended(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self.noted[job.id] = None if job.error is None else job.error.code
 
     # the test
 

@@ -20,7 +20,7 @@ from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, wall_clock
 from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.submission import call_json
-from workers.job import Ended, Job
+from workers.job import Job
 from workers.pool.monitoring import LONGEST_NAME, MOST_CALLS, MOST_EVENTS, MOST_NAMES, TaskEvents, count
 from workers.pool.pool import CallPool
 
@@ -121,7 +121,7 @@ def test_what_is_left_is_sent_when_the_worker_stops_and_only_once(consumer: Any)
     assert consumer.timer.cancelled == 1
 
 
-def ended_call(failure: ToolCallResult | None = None, **names: Any) -> Ended:
+def ended_call(failure: ToolCallResult | None = None, **names: Any) -> Job:
     call = new_call("coder", "calc__add", {"text": "ü \u2028", "password": "p4ss"}, names)
     text = call_json(call, serializer.encode(call.args))
     answer = (b"run", 1, 0, 1_700_000_000_000, None, None, text, b"", b"id-1")
@@ -129,7 +129,8 @@ def ended_call(failure: ToolCallResult | None = None, **names: Any) -> Ended:
     job.begun_at, job.duration_ms, job.output = monotonic(), 1.5, 'a "quoted" text'
     job.output_text = serializer.encode(job.output)
     assert job.classify()
-    return Ended(job, b"{}", failure)
+    job.result = failure
+    return job
 
 
 def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> None:
@@ -164,7 +165,7 @@ def test_a_plain_call_that_is_refused_has_not_started(consumer: Any) -> None:
         {"toolCallId": "1", "toolName": "calc__add", "status": "error", "meta": META}
     ).model_copy(update={"error": ToolCallError(code="E_ODD", name="Odd", message="no")})
     ended, since = ended_call(failure), time()
-    ended.job.begun_at = ended.job.duration_ms = 0.0
+    ended.begun_at = ended.duration_ms = 0.0
     consumer.pool.events.add(consumer.event_dispatcher, [ended])
     consumer.pool.flush_events(consumer.event_dispatcher)
     assert [event["type"] for event in broker.events] == ["task-received", "task-failed"]
