@@ -46,6 +46,10 @@ LASTING_SECONDS = 0.1
 #: how many results are stored by one script at most
 MOST_STORED = 500
 
+#: the most bytes of results that the event loop sends itself: waking another thread costs as much
+#: as sending them
+MOST_SENT_BYTES = 65_536
+
 
 class Pool(ContextServices, Protocol):
     """What the lead needs of :class:`workers.pool.pool.CallPool`.
@@ -293,8 +297,13 @@ class LoopCalls:
             asyncio.get_running_loop().call_soon(self._hand_on)
 
     def _hand_on(self) -> None:
+        """Store the results of a round: here, unless they are so large that sending them takes long."""
         ended, self._ended = self._ended, []
-        self._threads.run_short(partial(self._store, ended))
+        if sum(len(one.wire) for one in ended) > MOST_SENT_BYTES:
+            self._threads.run_short(partial(self._store, ended))
+        else:
+            self._store(ended)
+            self._pool.flush()
 
     # On other threads.
 

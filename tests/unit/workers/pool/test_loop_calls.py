@@ -34,6 +34,7 @@ from workers.executor import Mark
 from workers.job import Job, JobState, result_of
 from workers.outcome import FunctionOutcome
 from workers.plan import Handle, Plan, SlowToolDetector
+from workers.pool import loop_calls
 from workers.pool.loop_calls import LoopCalls
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
@@ -69,6 +70,9 @@ class Scene:
         self.slots = Slots(lambda: 100, lambda queued: None)
         #: what Redis was asked to store, and what it answers, or the error of the first packet
         self.packets: list[list[str]] = []
+        #: the threads that have written packets, and those that have sent them at once
+        self.writers: list[str] = []
+        self.senders: list[str] = []
         self.answers: dict[str, int] = {}
         self.refuses: str | None = None
         self.noted: dict[str, str | None] = {}
@@ -144,6 +148,7 @@ class Scene:
         refused: Callable[[ResponseError], object],
     ) -> None:
         self.before_packet()
+        self.writers.append(threading.current_thread().name)
         ids = [key.rpartition(":")[2] for key in script_call.keys[1:]]
         self.packets.append(ids)
         if self.refuses in ids:
@@ -151,7 +156,8 @@ class Scene:
         else:
             receiver([self.answers.get(one, 1_700_000_000_000) for one in ids])
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        self.senders.append(threading.current_thread().name)
 
     # the pool
 
@@ -225,6 +231,19 @@ def test_those_that_end_together_are_stored_in_one_packet_and_free_their_slots(m
     wait_until(lambda: scene.slots.taken == 0)
     assert scene.calls.is_idle
     assert {job.state for job in jobs} == {JobState.ENDED}
+
+
+@pytest.mark.parametrize(("most_bytes", "is_here"), [(65_536, True), (0, False)])
+def test_results_are_sent_on_the_event_loop_unless_they_are_large(
+    make: Make, monkeypatch: pytest.MonkeyPatch, most_bytes: int, is_here: bool
+) -> None:
+    monkeypatch.setattr(loop_calls, "MOST_SENT_BYTES", most_bytes)
+    scene = make(at_once)
+
+    scene.begins(job_of("a"))
+    wait_until(lambda: scene.noted.keys() == {"a"} and len(scene.senders) == is_here)
+
+    assert scene.writers == ["goondan-event-loop" if is_here else "goondan-short-jobs"]
 
 
 def test_the_lease_of_each_is_renewed_until_its_result_is_confirmed(make: Make) -> None:
