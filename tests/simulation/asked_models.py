@@ -164,7 +164,7 @@ def _think(world: ModelsWorld, worker: Worker, held: Held) -> Thinking:
         run.call.turn_id, keys.asked_models(f"{run.id}.{run.retries}"), "t", 86_400, run.attempt > 1
     )
     resources: Any = {MODEL: SimpleNamespace(name=MODEL, spec=SimpleNamespace(timeout_seconds=60.0))}
-    models = Models(tools, redis, keys, 3600.0, resources, Path(), lambda: None, asked)
+    models = Models(tools, redis, keys, 3600.0, resources, Path(), lambda: None, {}, asked)
 
     async def think() -> None:
         for step in range(REQUESTS):

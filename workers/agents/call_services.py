@@ -235,6 +235,8 @@ class AgentTurn:
     attempt: int
     steps_now: StepsNow
     state: TurnState = field(default_factory=TurnState)
+    #: whether a Step is prepared without Redis, and in the one revision that there is: this does not block
+    prepares_at_once: bool = False
     calls: TurnCalls = field(default_factory=TurnCalls)
     #: numbers the Steps, of which several may be open at once
     indexes: Iterator[int] = field(default_factory=count)
@@ -306,7 +308,8 @@ class EntryStep(RecordedStep):
         return self._step
 
     async def _enter(self) -> Self:
-        self._step = step = await may_block(self._prepare, is_async=self.is_async)
+        waits = self.is_async and not self._turn.prepares_at_once
+        self._step = step = await may_block(self._prepare, is_async=waits)
         await step.enter(is_async=self.is_async)
         with OnError(lambda _: step.break_off()):  # the Step's block does not run then
             self._record = await may_block(partial(self._steps.keep, step), is_async=self.is_async)

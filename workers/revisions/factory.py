@@ -36,7 +36,7 @@ from workers.results import Suspension
 from workers.revisions.bundle_changes import BundleChanges, revision_block
 from workers.revisions.revision import Revision
 from workers.thinking.agent_contexts import AgentContexts
-from workers.thinking.model_calls import model_tool
+from workers.thinking.model_calls import OpenRequests, model_tool
 from workers.thinking.model_providers import ModelProviders
 from workers.thinking.turn import Thinking
 from workers.tools.registry import Registry
@@ -85,7 +85,7 @@ class RevisionFactory:
         instance_service = InstanceService(
             self.instances, _workdirs(settings, bundle), swarm.agents, policy.spawn
         )
-        models = ModelProviders(bundle)
+        models, open_requests = ModelProviders(bundle), OpenRequests()
         thinking = Thinking(
             bundle,
             models,
@@ -94,9 +94,10 @@ class RevisionFactory:
             ledger.keys,
             settings.queue_timeout_seconds,
             settings.result_ttl_seconds,
+            open_requests,
         )
         for provider in models.by_model.values():
-            registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys))
+            registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys, open_requests))
         agents = AgentContexts(swarm, self.handoffs, instance_service, steps_now, ref, thinking, workdirs)
         executor = make_executor(
             settings, registry, extensions.services, self.event_loop, workdirs, steps, agents
@@ -177,6 +178,8 @@ def make_steps(
         of_oauth = services.oauth.blocks(call) if services.oauth else []
         return [*of_oauth, *(revision_block(call, store, record, bundle_ref) if tells_change else [])]
 
+    has_blocks = services.oauth is not None or tells_change
+
     steps = Steps(
         store,
         registry,
@@ -184,7 +187,7 @@ def make_steps(
         events=services.events,
         event_loop=event_loop,
         terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
-        first_blocks=first_blocks,
+        first_blocks=first_blocks if has_blocks else None,
         bundle_ref=bundle_ref,
     )
     registry.add_system_tool(step_tool(steps.open))

@@ -55,7 +55,8 @@ class AgentContexts:
         run, call, state = job.claim.run, job.claim.run.call, job.ensure_turn_state()
         reach = self._reach(job, services, deadline)
         tools = (AsyncToolCaller if _is_async(job) else BlockingToolCaller)(*reach, self.bundle_ref)
-        turn = AgentTurn(call, run.attempt, self.steps_now, state)
+        at_once = self.bundle_ref is None and not self.steps_now().asks_redis(call.agent_name)
+        turn = AgentTurn(call, run.attempt, self.steps_now, state, prepares_at_once=at_once)
         step: Any = AsyncEntryStep if _is_async(job) else BlockingEntryStep
         return AgentContext(
             agent_name=call.agent_name,

@@ -35,6 +35,11 @@ MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 DIRECTORY = "images"
 
 
+def needs_files(result: StepCallResult) -> bool:
+    """Return whether :func:`seen_message` may read or write files for a result: then it blocks."""
+    return result.meta.output_file is not None or parts_of(result.output) is not None
+
+
 def seen_message(result: StepCallResult, turn_id: str, workdir: Path, *, takes_images: bool) -> Message:
     """Return the Message with a call's result, whose images the model can see or finds in the workdir.
 

@@ -90,6 +90,11 @@ def tool_part(model: str) -> str:
     return name if is_name_part(name) else f"model-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
+#: the requests of this worker's Turns that have no answer yet, by their keys, and whether a client follows
+#: the Turn: the worker that has put a request into Redis does not read it from there
+OpenRequests = dict[str, tuple[ModelRequest, bool]]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelTool:
     """Asks one Model on behalf of any agent."""
@@ -97,15 +102,16 @@ class ModelTool:
     provider: ModelProvider
     redis: Redis
     keys: Keys
+    open_requests: OpenRequests = field(default_factory=dict)
 
     async def __call__(self, ctx: ToolContext, input: JsonObject) -> ModelAnswer:
         """Send the request that is stored for this call; raises as :meth:`ModelProvider.ask`."""
         call_id = call_identity(ctx.agent_name, ctx.instance_key, ctx.turn_id, ctx.tool_call_id)
         key, followed = self.keys.model_request(call_id), self.keys.turn_stream(input["event"])
-        stored, is_followed = await asyncio.to_thread(patiently, partial(self._read, key, followed))
-        if stored is None:
-            raise ModelError("The request to the model has expired: ask again.")
-        request = ModelRequest.from_json(stored)
+        known = self.open_requests.get(key)
+        if known is None:
+            known = await asyncio.to_thread(partial(self._read, key, followed))
+        request, is_followed = known
         await self._wait_for_tokens(ctx)
         stream = TurnStream(self.redis, self.keys, input["event"], is_followed)
         self._describe(ctx)
@@ -143,13 +149,23 @@ class ModelTool:
         async with stream.gathering(step) as deltas:
             return await self.provider.ask(request, deltas.add)
 
-    def _read(self, key: str, stream: str) -> tuple[bytes | None, bool]:
-        """Return the stored request, and whether a client follows the Turn."""
-        with naming(key), self.redis.pipeline(transaction=False) as pipe:
-            pipe.get(key)
-            pipe.exists(stream)
-            stored, is_followed = pipe.execute()
-        return stored, bool(is_followed)
+    def _read(self, key: str, stream: str) -> tuple[ModelRequest, bool]:
+        """Return the stored request, and whether a client follows the Turn.
+
+        Raises:
+            ModelError: it has expired.
+        """
+
+        def read() -> list[Any]:
+            with naming(key), self.redis.pipeline(transaction=False) as pipe:
+                pipe.get(key)
+                pipe.exists(stream)
+                return pipe.execute()
+
+        stored, is_followed = patiently(read)
+        if stored is None:
+            raise ModelError("The request to the model has expired: ask again.")
+        return ModelRequest.from_json(stored), bool(is_followed)
 
     async def _wait_for_tokens(self, ctx: ToolContext) -> None:
         """Wait until the Model's tokens of the last minute are below its limit.
@@ -190,13 +206,15 @@ class ModelTool:
             pipe.execute()
 
 
-def model_tool(provider: ModelProvider, redis: Redis, keys: Keys) -> RegisteredTool:
+def model_tool(
+    provider: ModelProvider, redis: Redis, keys: Keys, open_requests: OpenRequests
+) -> RegisteredTool:
     """Return the system tool that asks a Model."""
     model, spec = provider.resource, provider.resource.spec
     limits = {"maxConcurrency": spec.max_concurrency, "rateLimit": spec.rate_limit}
     return system_tool(
         tool_part(model.name),
-        ModelTool(provider, redis, keys).__call__,
+        ModelTool(provider, redis, keys, open_requests).__call__,
         description=f"Ask the Model {model.name}.",
         properties={
             "request": {"type": "string"},
@@ -260,6 +278,7 @@ class Models:
     workdir: Path
     #: saves the conversation before each request; may block
     write: Callable[[], None]
+    open_requests: OpenRequests
     #: set for the requests of the Turn's own Steps; the others are repeated only if they are equal
     asked: AskedRequests | None = None
     #: the keys of requests that were answered or cancelled
@@ -314,9 +333,15 @@ class Models:
         key = self.keys.model_request(identity_of(call))
         # expires only if this run dies and no other takes its place
         ttl = round(2 * self.queue_timeout_seconds + self.resources[model].spec.timeout_seconds)
-        body = None if earlier else request.json
-        await asyncio.to_thread(self._put, key, body, ttl, place=place, asked=f"{step} {digest}")
-        return await self._answer(model, call, key), digest
+        body, stream = None if earlier else request.json, self.keys.turn_stream(event_id)
+        put = partial(self._put, key, body, ttl, place=place, asked=f"{step} {digest}", stream=stream)
+        is_followed = await asyncio.to_thread(put)
+        if earlier is None:
+            self.open_requests[key] = request, is_followed
+        try:
+            return await self._answer(model, call, key), digest
+        finally:
+            self.open_requests.pop(key, None)
 
     async def _answer(self, model: str, call: ToolCall, key: str) -> ModelAnswer:
         try:
@@ -358,12 +383,18 @@ class Models:
         has_ended = status in (b"done", b"dead")
         return (int(step), digest) if has_ended or (status and is_stored) else None
 
-    def _put(self, key: str, request: bytes | None, ttl: int, *, place: Place | None, asked: str) -> None:
-        """Store a request, or keep it if it is ``None``, and store in its place what is asked."""
+    def _put(
+        self, key: str, request: bytes | None, ttl: int, *, place: Place | None, asked: str, stream: str
+    ) -> bool:
+        """Store a request, or keep it if it is ``None``, and store in its place what is asked.
+
+        Return whether a client follows the Turn: whether there is the ``stream`` of its events.
+        """
         self.write()
 
-        def put() -> None:
+        def put() -> bool:
             with naming(key, *([] if place is None else [place.key])), self.redis.pipeline(False) as pipe:
+                pipe.exists(stream)
                 if request is None:
                     pipe.expire(key, ttl)
                 else:
@@ -373,10 +404,11 @@ class Models:
                     pipe.expire(place.key, place.ttl)
                 if self._done:
                     pipe.unlink(*self._done)
-                pipe.execute()
+                return bool(pipe.execute()[0])
 
-        patiently(put)
+        is_followed = patiently(put)
         self._done.clear()
+        return is_followed
 
     def _stored(self, path: str) -> Any:
         """Read an answer that was too large for the call's result."""

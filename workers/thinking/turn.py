@@ -48,8 +48,8 @@ from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.schema import ArgumentSchema
 from goondan_tasks.history import StepCall
 from workers.agents.call_services import AgentTools, AsyncEntryStep
-from workers.thinking.images import seen_message, with_newest_images
-from workers.thinking.model_calls import AskedRequests, Models
+from workers.thinking.images import needs_files, seen_message, with_newest_images
+from workers.thinking.model_calls import AskedRequests, Models, OpenRequests
 from workers.thinking.model_providers import ModelProviders
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
@@ -93,6 +93,7 @@ class Thinking:
     queue_timeout_seconds: float
     #: how long the ledger keeps the answers of models, in seconds
     result_ttl_seconds: int
+    open_requests: OpenRequests
 
     @cached_property
     def _prompts(self) -> Mapping[str, str]:
@@ -219,6 +220,7 @@ class Thinking:
             self.bundle.models,
             workdir,
             conversation.write,
+            self.open_requests,
         )
 
 
@@ -420,7 +422,10 @@ class _ThinkingTurn:
         # what has ended is told to the model even if the Turn is cancelled: it must not be done again
         with OnError(lambda _: self._keep(self._seen(watch.ended()))):
             results: list[StepCallResult] = await step.run(reply, watch=watch)
-            messages = await asyncio.to_thread(self._seen, results)  # may read and write files
+            if any(map(needs_files, results)):
+                messages = await asyncio.to_thread(self._seen, results)
+            else:
+                messages = self._seen(results)
         self._keep(messages)
 
     def _seen(self, results: Iterable[StepCallResult]) -> list[Message]:

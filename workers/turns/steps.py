@@ -111,6 +111,7 @@ class OpenStep:
         #: whether its middlewares may still run
         self.is_open = True
         self._onion = onion
+        self._has_middlewares = bool(layers) or around is not None
         chain = compose(layers, self._core)
         self._chain = around(chain) if around else chain
 
@@ -131,7 +132,7 @@ class OpenStep:
             GoondanError: one raised it.
         """
         with OnError(lambda _: setattr(self, "is_open", False)):
-            await self._onion.enter(self._run(), is_async=is_async)
+            await self._onion.enter(self._run(), is_async=is_async and self._has_middlewares)
 
     async def leave(self, outcome: CoreOutcome, *, is_async: bool) -> Any:
         """Run the rest of the middlewares with the core's outcome, and return their answer.
@@ -247,7 +248,8 @@ class Steps:
     events: EventListeners
     event_loop: EventLoopThread
     terms: StepTerms
-    first_blocks: Callable[[ToolCall], list[JsonObject]] = field(default=lambda _: [])
+    #: returns the blocks that a Step of a call begins with; ``None`` if there are none
+    first_blocks: Callable[[ToolCall], list[JsonObject]] | None = None
     bundle_ref: str | None = None
     _known: OrderedDict[str, _KnownStep] = field(default_factory=OrderedDict)
     #: all Steps that are still referenced, open or not
@@ -276,8 +278,12 @@ class Steps:
         self.tell_completed(record)
         return record
 
+    def asks_redis(self, agent: str) -> bool:
+        """Whether :meth:`prepare` reads Redis for Steps of an agent, and blocks."""
+        return self.first_blocks is not None or self.registry.is_extended(agent)
+
     def prepare(self, request: StepRequest) -> OpenStep:
-        """Return a Step that is not entered yet; this blocks.
+        """Return a Step that is not entered yet; this blocks if :meth:`asks_redis`.
 
         Raises:
             StepLimitError: the Turn has reached its limit of Steps.
@@ -433,7 +439,7 @@ class Steps:
             request.id,
             request.index,
             [],
-            patiently(lambda: self.first_blocks(call)),
+            [] if self.first_blocks is None else patiently(partial(self.first_blocks, call)),
             message=request.message,
             auth=call.auth,
             origin=call.origin,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import fakeredis
 import pytest
@@ -12,14 +12,16 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from goondan_tasks.contract.errors import ConfigError
-from workers.thinking.model_calls import Models, ModelTool
-from workers.thinking.model_request import ModelRequest
+from goondan_tasks.contract.names import call_identity
+from workers.thinking.model_calls import Models, ModelTool, OpenRequests
+from workers.thinking.model_request import ModelAnswer, ModelRequest
+from workers.thinking.providers import ModelProvider
 from workers.turns import steps
 
 
 def test_a_model_that_the_bundle_does_not_have_is_named_with_the_nearest(tmp_path: Path) -> None:
     nothing: Any = None
-    models = Models(nothing, nothing, nothing, 60, {"small": nothing}, tmp_path, lambda: None)
+    models = Models(nothing, nothing, nothing, 60, {"small": nothing}, tmp_path, lambda: None, {})
     with pytest.raises(ConfigError, match="The bundle has no Model 'smal'") as caught:
         asyncio.run(models.ask_first(["smal"], ModelRequest("", ()), step=0, event_id=""))
     assert caught.value.code == "E_CONFIG_REF_NOT_FOUND"
@@ -44,3 +46,23 @@ def test_a_request_waits_for_redis_before_its_tokens_are_counted(monkeypatch: py
         nothing: Any = None
         asyncio.run(tool._wait_for_tokens(nothing))
     assert next(answers, None) is None
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_request_of_the_same_worker_is_not_read_from_redis(is_own: bool) -> None:
+    class Provider:
+        resource = SimpleNamespace(
+            name="small", spec=SimpleNamespace(provider="p", model="m", tokens_per_minute=None)
+        )
+
+        async def ask(self, request: ModelRequest) -> ModelAnswer:
+            return ModelAnswer(content=({"type": "text", "text": request.instructions},), usage={})
+
+    ctx: Any = SimpleNamespace(agent_name="a", instance_key="k", turn_id="t", tool_call_id="c")
+    key, provider = Keys().model_request(call_identity("a", "k", "t", "c")), cast("ModelProvider", Provider())
+    with fakeredis.FakeRedis() as redis:
+        redis.set(key, ModelRequest("from Redis", ()).json)
+        known: OpenRequests = {key: (ModelRequest("its own", ()), False)} if is_own else {}
+        tool = ModelTool(provider, redis, Keys(), known)
+        answer = asyncio.run(tool(ctx, {"event": "e", "step": 0}))
+    assert answer.text == ("its own" if is_own else "from Redis")
