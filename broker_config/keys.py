@@ -28,6 +28,10 @@ key                       type       holds
 ``lost-calls``            hash       agent -> number of calls whose worker died
 ``settled-calls``         hash       agent, code -> number of calls that were ended outside a run
 ``recent-losses``         zset       id, agent, code, worker -> at (ms): the latest calls whose worker died
+``schedules:<owner>``     zset       name -> due at (ms): the schedules of a bundle, or those made at run time
+``schedule:<name>``       hash       a schedule: its definition, next slot, counts and last run
+``schedule-runs:<name>``  zset       id -> fired at (ms): its runs that have not ended
+``schedule-owners``       hash       workspace -> since when its schedules are these (ms)
 ``instances``             zset       directory -> last used (ms): every instance's directory
 ``instance:<directory>``  hash       an instance: its agents, their owners, and the guests in its directory
 ``extension:<digest>``    hash       an extension's state for one instance of an agent
@@ -171,6 +175,20 @@ class Keys:
     @property
     def late_answers(self) -> str:
         return f"{self.namespace}:late-answers"
+
+    def schedules(self, owner: str) -> str:
+        """The schedules of a bundle, by its workspace; those made at run time have no owner."""
+        return f"{self.namespace}:schedules:{owner}"
+
+    def schedule(self, full_name: str) -> str:
+        return f"{self.namespace}:schedule:{full_name}"
+
+    def schedule_runs(self, full_name: str) -> str:
+        return f"{self.namespace}:schedule-runs:{full_name}"
+
+    @property
+    def schedule_owners(self) -> str:
+        return f"{self.namespace}:schedule-owners"
 
     @property
     def instances(self) -> str:

@@ -51,6 +51,7 @@ from goondan_tasks.bundle.findings import (
 )
 from goondan_tasks.bundle.inventory import Declaration
 from goondan_tasks.bundle.models import model_findings
+from goondan_tasks.bundle.oauth_apps import oauth_app_findings
 from goondan_tasks.bundle.resources import (
     DEFAULT_SWARM,
     AgentResource,
@@ -62,11 +63,13 @@ from goondan_tasks.bundle.resources import (
     OAuthAppResource,
     PackageResource,
     Resource,
+    ScheduleResource,
     SwarmResource,
     SwarmSpec,
     ToolResource,
     swarm_in_workspace,
 )
+from goondan_tasks.bundle.schedules import tool_findings
 from goondan_tasks.contract.errors import AgentNotFoundError, ConfigError
 from goondan_tasks.contract.names import SYSTEM_TOOL, folder_workspace
 from goondan_tasks.contract.schema import member
@@ -77,23 +80,7 @@ from goondan_tasks.machine.javascript import is_javascript
 _Kind = TypeVar("_Kind", bound=Resource)
 _AGENTS: FieldPath = ("spec", "agents")
 _MODEL_REF: FieldPath = ("spec", "modelConfig", "modelRef")
-_OPTIONS: FieldPath = ("spec", "options")
-_GOONDAN: FieldPath = (*_OPTIONS, "goondan")
-_ISSUER: FieldPath = (*_GOONDAN, "issuer")
-_CALLBACK: FieldPath = ("spec", "redirect", "callbackPath")
-_BASE_URL: FieldPath = ("spec", "redirect", "baseUrl")
-_TOKEN_URL: FieldPath = ("spec", "endpoints", "tokenUrl")
 
-#: the parameters of a request for consent (RFC 6749 §4.1.1, RFC 7636 §4.3), or what replaces them (RFC 9101)
-RESERVED_PARAMETERS = frozenset({
-    *("client_id", "client_secret", "redirect_uri", "response_type", "scope", "state"),
-    *("code_challenge", "code_challenge_method", "request", "request_uri"),
-})  # fmt: skip
-#: the fields that each flow of an OAuthApp needs
-_FLOW_FIELDS: Mapping[str, tuple[FieldPath, ...]] = {
-    "authorizationCode": (("spec", "endpoints", "authorizationUrl"), ("spec", "redirect", "callbackPath")),
-    "deviceCode": (("spec", "endpoints", "deviceAuthorizationUrl"),),
-}
 #: fields of the older version without effect, and what to do instead
 _WITHOUT_EFFECT: Mapping[str, Mapping[FieldPath, str]] = {
     "Agent": {("spec", "hooks"): "Write an Extension that registers with api.pipelines."},
@@ -123,6 +110,7 @@ class Bundle:
     connectors: Mapping[str, ConnectorResource]
     connections: Mapping[str, ConnectionResource]
     oauth_apps: Mapping[str, OAuthAppResource]
+    schedules: Mapping[str, ScheduleResource]
     _bound: Mapping[str, Mapping[str, BoundTool]] = field(repr=False)
     _registry: Mapping[str, BoundTool] = field(repr=False)
     _extensions: Mapping[str, tuple[BoundExtension, ...]] = field(repr=False)
@@ -296,6 +284,7 @@ def _bundle(scope: Scope) -> Bundle:
         connectors=of(ConnectorResource),
         connections=of(ConnectionResource),
         oauth_apps=of(OAuthAppResource),
+        schedules=of(ScheduleResource),
         _bound=MappingProxyType(bound),
         _registry=MappingProxyType(registry),
         _extensions=MappingProxyType(extensions),
@@ -492,59 +481,17 @@ def _not_run(declaration: Declaration) -> Finding:
     return declaration.warning(("kind",), message, suggestion)
 
 
+def _schedule_findings(schedule: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield from _ref_findings(schedule, ("spec", "agentRef"), "Agent", scope)
+    yield from tool_findings(schedule, scope)
+
+
 def _dependency_findings(package: Declaration, _: Scope) -> Iterator[Finding]:
     for name in package.resource.spec.dependencies if isinstance(package.resource, PackageResource) else ():
         if name != BASE_PACKAGE:
             message = f"the package '{name[:80]}' is not installed: only {BASE_PACKAGE} is built in"
             path, suggestion = ("spec", "dependencies", name), "Copy what you use from it into this bundle."
             yield package.warning(path, message, suggestion, ConfigCode.PACKAGE_NOT_INSTALLED)
-
-
-def _shared_callback_findings(app: Declaration, scope: Scope) -> Iterator[Finding]:
-    """Yield an error if an OAuthApp shares its callback with another provider's (RFC 9700 §4.4.2).
-
-    Providers with an issuer name themselves in their callbacks, so they can share one.
-    """
-    url, issuer = app.value(_TOKEN_URL), app.value(_ISSUER)
-    for other in scope.own.of_kind("OAuthApp"):
-        if other is app or app.value(_CALLBACK) is None:
-            return
-        is_shared = all(other.value(path) == app.value(path) for path in (_CALLBACK, _BASE_URL))
-        is_told_apart = issuer is not None and other.value(_ISSUER) not in (None, issuer)
-        if is_shared and other.value(_TOKEN_URL) != url and not is_told_apart:
-            message = f"{other.label}, of another provider, has the same callback"
-            suggestion = "Give each provider a path of its own, or both apps their options.goondan.issuer."
-            yield app.error(_CALLBACK, message, suggestion)
-
-
-def _oauth_app_findings(app: Declaration, scope: Scope) -> Iterator[Finding]:
-    """Yield the fields that an OAuthApp's flow lacks, and options that contradict flow or subject."""
-    flow = app.value(("spec", "flow"))
-    for path in _FLOW_FIELDS.get(flow, ()) if isinstance(flow, str) else ():
-        if app.value(path) is None:
-            name = ".".join(map(str, path[1:]))
-            yield app.error(path[:-1], f"the flow '{flow}' needs '{name}'", f"Add '{name}'.")
-    mode = app.value(("spec", "subjectMode"))
-    is_known = app.value((*_GOONDAN, "subject")) is not None
-    is_anyone = app.value((*_GOONDAN, "anyone")) is True
-    # an account can be compared only with a known subject (000 §12.5.6 rule 5)
-    if mode == "global" and not is_known and not is_anyone:
-        message = "subjectMode 'global' does not say whose account may consent"
-        suggestion = (
-            "Add options.goondan.subject, such as slack:team:{team.id}, which is compared with the Turn's "
-            "subject; or options.goondan.anyone: true, if any account will do."
-        )
-        yield app.error(("spec", "subjectMode"), message, suggestion)
-    if is_anyone and (mode == "user" or is_known):
-        other = "options.goondan.subject" if is_known else "subjectMode 'user'"
-        message, suggestion = f"'anyone' contradicts {other}", "Remove 'anyone': the account is compared."
-        yield app.error((*_GOONDAN, "anyone"), message, suggestion)
-    yield from _shared_callback_findings(app, scope)
-    options = app.value(_OPTIONS)
-    for name in options if isinstance(options, dict) else ():
-        if name.lower() in RESERVED_PARAMETERS:
-            message = f"the option '{name}' is reserved"
-            yield app.error((*_OPTIONS, name), message, "Remove it: the flow sets this parameter.")
 
 
 def _ref_findings(declaration: Declaration, path: FieldPath, kind: str, scope: Scope) -> Iterator[Finding]:
@@ -592,5 +539,6 @@ _RULES: Mapping[str, Callable[[Declaration, Scope], Iterator[Finding]]] = {
     "Connector": _connector_findings,
     "Connection": _connection_findings,
     "Package": _dependency_findings,
-    "OAuthApp": _oauth_app_findings,
+    "OAuthApp": oauth_app_findings,
+    "Schedule": _schedule_findings,
 }

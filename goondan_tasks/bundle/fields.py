@@ -34,6 +34,7 @@ from goondan_tasks.contract.messages import LONGEST_RUN_SECONDS, JsonObject
 from goondan_tasks.contract.names import SEPARATOR, is_name_part
 from goondan_tasks.contract.redaction import KNOWN_SECRETS, is_named_as_secret
 from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.timing import TimingError
 from goondan_tasks.contract.wording import hint, shown
 
 _REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: …}.'
@@ -208,6 +209,19 @@ def checked(accepts: Callable[[str], object], what: str, suggestion: str) -> Aft
         if accepts(text):
             return text
         raise FieldError(f"'{text[:80]}' is not {what}", suggestion)
+
+    return AfterValidator(check)
+
+
+def by_rule(rule: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that refuses a text that a rule of :mod:`goondan_tasks.contract.timing` refuses."""
+
+    def check(text: str) -> str:
+        try:
+            rule(text)
+        except TimingError as error:
+            raise FieldError(error.message, error.suggestion) from error
+        return text
 
     return AfterValidator(check)
 

@@ -1,6 +1,7 @@
 """The resources of a bundle as declared in YAML (001 §12, 003 §2 and §4; 000 §7.9; DESIGN §3).
 
-Tool, Agent, Swarm, Extension, Package, OAuthApp and Model run. Connector and Connection are checked and kept.
+Tool, Agent, Swarm, Extension, Package, OAuthApp, Model and Schedule run. Connector and Connection are
+checked and kept.
 """
 
 import re
@@ -28,8 +29,10 @@ from goondan_tasks.bundle.fields import (
     checked,
 )
 from goondan_tasks.bundle.findings import FieldError
+from goondan_tasks.bundle.schedule_spec import ScheduleSpec
 from goondan_tasks.contract.failure import DEFAULT_MESSAGE_LIMIT
 from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.schedules import Schedule
 from goondan_tasks.machine.process import is_loopback
 
 API_VERSION = "goondan.ai/v1"
@@ -413,6 +416,17 @@ class ConnectionResource(Resource):
     spec: ConnectionSpec
 
 
+class ScheduleResource(Resource):
+    kind: Literal["Schedule"]
+    spec: ScheduleSpec
+
+    def record(self, owner: str) -> Schedule:
+        """Return the schedule as it is kept in Redis, of the bundle in the workspace ``owner``."""
+        spec = self.spec
+        fields = spec.model_dump(exclude={"agent_ref"}, exclude_none=True)
+        return Schedule(name=self.name, owner=owner, agent=spec.agent_ref.name, **fields)
+
+
 def _check_url(url: str) -> str:
     """Check an endpoint's URL (RFC 6749 §3.1, §3.2 on fragments and TLS; RFC 8252 §8.3 on loopback)."""
     parts = _split(url)
@@ -545,6 +559,7 @@ RESOURCE_MODELS: Mapping[str, type[Resource]] = {
     "Connector": ConnectorResource,
     "Connection": ConnectionResource,
     "OAuthApp": OAuthAppResource,
+    "Schedule": ScheduleResource,
 }
 
 

@@ -4,6 +4,7 @@ import codecs
 import errno
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -36,9 +37,10 @@ from goondan_tasks.cli.options import BundleArgument, Install, argument, flag, o
 from goondan_tasks.cli.output import (
     CONFIGURATION,
     Output,
+    local_time,
 )
 from goondan_tasks.contract.errors import PACKAGE_NOT_INSTALLED, ConfigError
-from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.messages import JsonObject, iso_time, wall_clock
 from goondan_tasks.contract.wording import counted, on_one_line, printable
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.machine import javascript
@@ -86,17 +88,28 @@ def validate(
             for name, export in exports.items()
         ]
         document = {"valid": is_valid, "findings": [finding.to_wire() for finding in findings]}
-        output.document(document | ({"autoExports": wire} if wire else {}))
+        due = {name: [iso_time(slot) for slot in slots] for name, slots in _next_slots(checked)}
+        more = {"autoExports": wire, "schedules": due}
+        output.document(document | {name: value for name, value in more.items() if value})
     else:
         for name, export in exports.items() if form is not FindingFormat.GITHUB else ():
             output.note(_signature(name, export))
         for finding in findings:
             output.print(_annotation(finding) if form is FindingFormat.GITHUB else finding_text(finding))
         output.note(f"{path}: {counts(findings)}")
+        for name, slots in _next_slots(checked):
+            times = ", ".join(map(local_time, slots)) or "never"
+            output.note(f"Schedule/{name}: next due {times}")
         if checked is not None:
             output.note(_workspace_text(checked, settings))
     if not is_valid:
         raise typer.Exit(CONFIGURATION)
+
+
+def _next_slots(bundle: Bundle | None) -> Iterator[tuple[str, list[int]]]:
+    """Yield the next three slots of each Schedule, in ms, by this machine's clock."""
+    for name, resource in bundle.schedules.items() if bundle is not None else ():
+        yield name, list(itertools.islice(resource.record("").timing.after(wall_clock()), 3))
 
 
 def _workspace_text(bundle: Bundle, settings: Settings) -> str:

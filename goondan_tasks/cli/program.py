@@ -60,6 +60,12 @@ SECTIONS = {
         "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),
         "approvals approve": CommandPlace("calls:approve", "Approve calls: they run."),
         "approvals deny": CommandPlace("calls:deny", "Deny calls: they end with E_APPROVAL_DENIED."),
+        "schedules list": CommandPlace("schedules:list_schedules", "List the schedules (the default)."),
+        "schedules add": CommandPlace("schedules:add", "Add a schedule for an agent or a tool."),
+        "schedules pause": CommandPlace("schedules:pause", "Pause a schedule."),
+        "schedules resume": CommandPlace("schedules:resume", "Resume a schedule with its next slot."),
+        "schedules run": CommandPlace("schedules:run", "Fire a schedule now."),
+        "schedules remove": CommandPlace("schedules:remove", "Remove a schedule that was added."),
         "callbacks serve": CommandPlace("servers:callbacks", "Serve the URLs of ctx.callback_url."),
     },
     "Inspect calls": {
@@ -124,12 +130,13 @@ GROUPS = {
     "callbacks": "Complete pending calls over HTTP.",
     "dead-letters": "List, show, replay or drop calls that killed their workers.",
     "instances": "List, show or delete the instances of agents.",
+    "schedules": "List, add, pause, resume, run or remove schedules.",
     "oauth": "Manage tokens for tools: grants, consents, callbacks, keys.",
     "changeset": "Change a bundle while workers run it.",
 }
 
 #: the subcommand that a group runs if none is given
-_DEFAULTS = {"instances": "list"}
+_DEFAULTS = {"instances": "list", "schedules": "list"}
 #: options without a value, which may precede a subcommand
 _HELP = {"-h", "--help"}
 _FLAGS = {

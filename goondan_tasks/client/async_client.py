@@ -21,6 +21,7 @@ from goondan_tasks.client.arguments import end_of_wait
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.pending_call import LOOK_SECONDS, AsyncPendingCall, OutputPart, PendingCall
+from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.client.turn_events import TurnEvent
 from goondan_tasks.client.turns import AsyncTurn, Turn
@@ -153,6 +154,11 @@ class AsyncClient:
     delete_instance = _in_thread(Client.delete_instance)
     collect_garbage = _in_thread(Client.collect_garbage)
 
+    @property
+    def schedules(self) -> "AsyncSchedules":
+        """The schedules; see :attr:`Client.schedules`."""
+        return AsyncSchedules(self._client)
+
     async def call(
         self,
         agent: str,
@@ -265,6 +271,37 @@ class AsyncClient:
         finally:
             is_cancelled.set()
             own.close()
+
+
+def _of_schedules(
+    method: Callable[Concatenate[Schedules, Parameters], Result],
+) -> Callable[Concatenate["AsyncSchedules", Parameters], Coroutine[Any, Any, Result]]:
+    """Return a method of a client's schedules as a coroutine that runs it in a thread."""
+
+    @functools.wraps(method)
+    async def run(self: "AsyncSchedules", /, *args: Parameters.args, **fields: Parameters.kwargs) -> Result:
+        client = self._client
+        with client.retrying(None):  # bounds the retries on the thread
+            return await client.threads.run(method, client.schedules, *args, **fields)
+
+    return run
+
+
+class AsyncSchedules:
+    """The :class:`~goondan_tasks.client.schedules.Schedules` of an AsyncClient."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = _of_schedules(Schedules.list)
+    add = _of_schedules(Schedules.add)
+    pause = _of_schedules(Schedules.pause)
+    resume = _of_schedules(Schedules.resume)
+    remove = _of_schedules(Schedules.remove)
+
+    async def run(self, name: str) -> AsyncPendingCall:
+        """Fire a schedule now; see :meth:`~goondan_tasks.client.schedules.Schedules.run`."""
+        return AsyncPendingCall(await _of_schedules(Schedules.run)(self, name))
 
 
 async def _left(leaving: Awaitable[object]) -> None:

@@ -51,6 +51,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.ledger.schedules import ScheduleStore
 from goondan_tasks.ledger.submission import Submission
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class ClientConnection:
         self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
         self._pauses = Pauses(self._redis, self._ledger.keys)
         self._known_agents = KnownAgents(self._agent_registry, _own_agents(settings, bundle, warn))
+        self._schedule_store = ScheduleStore(self._ledger)
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
         self._event_receiver = EventReceiver(self._ledger, self._reaper, self._known_agents)
         self._housekeeping = Housekeeping(

@@ -5,6 +5,7 @@ from typing import Unpack
 
 from goondan_tasks.client.arguments import checking_arguments
 from goondan_tasks.client.connection import ClientConnection
+from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.contract.errors import ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.contract.failure import LONGEST_NAME
 from goondan_tasks.contract.wording import hint, require_keywords
@@ -20,6 +21,18 @@ LONGEST_REASON = 500
 @checking_arguments
 class OperatorClient(ClientConnection):
     """The operations on many calls, on agents and on workers."""
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of all bundles, and those that are made at run time."""
+        return Schedules(
+            self._schedule_store,
+            self._known_agents,
+            self.submitter,
+            self._calls,
+            self.producer,
+            self.broker_errors,
+        )
 
     def cancel_all(
         self,

@@ -32,6 +32,8 @@
     ├── AgentHasEntryError              E_AGENT_HAS_ENTRY
     ├── InstanceNotFoundError           E_INSTANCE_NOT_FOUND
     ├── InstanceBusyError               E_INSTANCE_BUSY
+    ├── ScheduleNotFoundError           E_SCHEDULE_NOT_FOUND
+    ├── ScheduleOfBundleError           E_SCHEDULE_OF_BUNDLE
     ├── HandoffError                    E_AGENT_FAILED         (raised by requests to agents)
     │   ├── AgentNotFoundError          E_AGENT_NOT_FOUND
     │   ├── AgentUnavailableError       E_AGENT_UNAVAILABLE
@@ -302,6 +304,18 @@ class InstanceNotFoundError(GoondanError, code="E_INSTANCE_NOT_FOUND"):
     """No such instance."""
 
     suggestion = "`goondan instances` lists them."
+
+
+class ScheduleNotFoundError(GoondanError, code="E_SCHEDULE_NOT_FOUND"):
+    """No such schedule."""
+
+    suggestion = "`goondan schedules` lists them."
+
+
+class ScheduleOfBundleError(GoondanError, code="E_SCHEDULE_OF_BUNDLE"):
+    """The schedule is declared by a bundle, so it was not removed."""
+
+    suggestion = "Remove it from the bundle's YAML, or pause it: goondan schedules pause NAME."
 
 
 class InstanceBusyError(GoondanError, code="E_INSTANCE_BUSY"):

@@ -86,6 +86,11 @@ class Ledger(CallRecords):
         self._finish_terms = (settings.result_ttl_seconds, *prefixes, self.limit_terms)
 
     @property
+    def scripts(self) -> Scripts:
+        """The scripts, for other parts of the ledger."""
+        return self._scripts
+
+    @property
     def unawaited_scripts(self) -> tuple[Script, ...]:
         """The scripts of :meth:`start`, :meth:`progress`, :meth:`finish` and :meth:`release`.
 

@@ -50,11 +50,15 @@ _MADE_OF = {
         "finishing",
         "finish_event",
     ),
+    "fire": ("ttl", "tracing", *_MAILBOXES, "accept", "running", "fire"),
+    "due_schedules": ("running", "due_schedules"),
+    "keep_schedules": ("ttl", "keep_schedules"),
+    "pause_schedule": ("ttl", "pause_schedule"),
 }
 
 
 #: what a failover must not undo: a call that was accepted, and the mark before which no handler begins
-_REQUIRED = ("submit", "start")
+_REQUIRED = ("submit", "start", "fire")
 #: results and decisions, which count even if too few replicas have confirmed them in time
 _WANTED = ("finish", "finish_event", "suspend", "resolve", "approve", "cancel")
 
@@ -88,6 +92,10 @@ class Scripts:
     admit: Script
     begin: Script
     look: Script
+    fire: Script
+    due_schedules: Script
+    keep_schedules: Script
+    pause_schedule: Script
     #: put before the transport's ``reserve.lua``
     claim_on_reserve: Script
 

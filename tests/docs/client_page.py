@@ -14,6 +14,7 @@ from goondan_tasks.authoring.handoff import EventFields
 from goondan_tasks.client import AsyncClient, AsyncPendingCall, Client, PendingCall
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.operations import OperatorClient
+from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.contract import errors
 from goondan_tasks.contract.calls import CallFields
 from goondan_tasks.contract.messages import ToolCallResult
@@ -31,7 +32,8 @@ made from the docstrings, by `python -m tests.docs.client_page`.
 """
 _ASYNC = """\
 Its methods are those of [`Client`](#client), with the same arguments and errors. Instead of a `PendingCall`
-they return an [`AsyncPendingCall`](#asyncpendingcall), and `turn` returns an `AsyncTurn`.
+they return an [`AsyncPendingCall`](#asyncpendingcall), and `turn` returns an `AsyncTurn`. Both clients have
+[`schedules`](#schedules); those of the `AsyncClient` have coroutines.
 
 | | methods |
 |---|---|
@@ -63,7 +65,7 @@ METHODS = [
     for name in dict.fromkeys(
         ["connect", "close", *vars(Client), *vars(OperatorClient), *vars(ClientConnection)]
     )
-    if not name.startswith("_") and hasattr(AsyncClient, name)
+    if not name.startswith("_") and hasattr(AsyncClient, name) and callable(getattr(Client, name))
 ]
 _ENTRY = re.compile(r"^(?=\S)((?:\w+, )*\w+): ", re.MULTILINE)
 _ROLE = re.compile(r":(?:meth|class|mod|func|data):`(?:~[\w.]*\.)?([\w.]+)`")
@@ -79,7 +81,7 @@ def text() -> str:
             *(_method(Client, name) for name in METHODS),
             f"## AsyncClient\n\n{_prose(AsyncClient)}\n\n{_ASYNC}",
             *_kinds(),
-            *(f"\n## {kind.__name__}\n\n{_prose(kind)}\n\n{_methods(kind)}" for kind in calls),
+            *(f"\n## {kind.__name__}\n\n{_prose(kind)}\n\n{_methods(kind)}" for kind in (*calls, Schedules)),
             f"\n## ToolCallResult\n\n{_prose(ToolCallResult)} {_RESULT}",
             *(
                 f"| `{name}` | {_code(field.annotation)} |\n"
@@ -163,7 +165,11 @@ def _kinds() -> Iterator[str]:
 
 def raised_names() -> set[str]:
     """Return the errors of ours that the docstrings name, the ones that every method may raise included."""
-    kinds = {Client: METHODS, PendingCall: ["status", "cancel", "progress", "result"]}
+    kinds: dict[type, list[str]] = {
+        Client: METHODS,
+        PendingCall: ["status", "cancel", "progress", "result"],
+        Schedules: ["add", "pause", "remove"],
+    }
     listed = {
         name
         for kind, methods in kinds.items()

@@ -22,6 +22,7 @@ from goondan_tasks.bundle.resources import (
     ToolExport,
     ToolSpec,
 )
+from goondan_tasks.bundle.schedule_spec import ScheduleSpec
 from goondan_tasks.bundle.v1_resources import (
     V1AgentSpec,
     V1ExtensionSpec,
@@ -59,6 +60,7 @@ def names(model: type[ResourceModel]) -> set[str]:
         ("Changesets", names(ChangesetPolicy)),
         ("Package", names(PackageSpec)),
         ("Extension", names(ExtensionSpec)),
+        ("Schedule", names(ScheduleSpec)),
     ],
 )
 def test_the_page_lists_every_field(heading: str, fields: set[str]) -> None:

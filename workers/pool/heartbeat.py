@@ -25,6 +25,7 @@ from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents
 from workers.pool.refusal import refuse
+from workers.pool.schedules import ScheduleWatch
 from workers.pool.shutdown import ShutdownWatch
 from workers.runtime import WorkerRuntime, process_runtime
 
@@ -53,6 +54,7 @@ class Heartbeat(bootsteps.StartStopStep):
         self._published: tuple[str | None, int] | None = None
         self._shutdowns: ShutdownWatch | None = None
         self._paused: PausedQueues | None = None
+        self._schedules: ScheduleWatch | None = None
         self._is_announced = True
         super().__init__(consumer, **options)
 
@@ -80,6 +82,12 @@ class Heartbeat(bootsteps.StartStopStep):
         self._agents = record.agents
         if not self._join(runtime, record):  # only the first of several workers that start
             warn_of_earlier_workspace(runtime)
+        self._schedules = self._schedules or ScheduleWatch(
+            runtime.delivery.ledger,
+            runtime.reaper,
+            consumer.timer,
+            beat_seconds=sweep_seconds(runtime.settings),
+        )
         self._publish_agents(runtime, record)
         # made once: after a reconnection it sees what was requested meanwhile
         self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._paused)
@@ -132,6 +140,9 @@ class Heartbeat(bootsteps.StartStopStep):
         agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
         known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
         runtime.agent_registry.publish_agents(known, served=record.agents)
+        if self._schedules is not None:
+            settings = runtime.settings
+            self._schedules.keep(active.bundle, active.ref, settings.swarm, settings.workspace)
         _release_events(runtime, record.agents, are_handled_here=True)  # those that could not be before
         self._published = published
 
@@ -140,6 +151,8 @@ class Heartbeat(bootsteps.StartStopStep):
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        if self._schedules is not None:
+            self._schedules.stop()
         runtime = process_runtime()
         try:
             runtime.agent_registry.remove_worker(this_process().id)
@@ -203,6 +216,9 @@ class Heartbeat(bootsteps.StartStopStep):
                 runtime.reaper.sweep(record.name)
             with only_advice(keys.limits):
                 runtime.limiter.look()
+            if self._schedules is not None:
+                with only_advice(keys.schedule_owners):
+                    self._schedules.look()
             with only_advice(IN_FLIGHT):
                 consumer.pool.intake.renew()
             with only_advice(keys.instances):

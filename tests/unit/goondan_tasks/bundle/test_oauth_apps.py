@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle.binding import scope_faults
-from goondan_tasks.bundle.bundle import RESERVED_PARAMETERS, load_bundle
+from goondan_tasks.bundle.bundle import load_bundle
+from goondan_tasks.bundle.oauth_apps import RESERVED_PARAMETERS
 from goondan_tasks.contract.wording import written
 from tests.unit.goondan_tasks.bundle.writing import found_in, told, write
 

@@ -83,7 +83,8 @@ BY_RESULT = {"submit", "submit_many", "connect", "close", "call"}
 
 def arguments() -> Iterator[Any]:
     """Yield each method of the client with each of its parameters that may be wrong."""
-    for name in sorted(public(Client) - NOT_ASYNC - BY_RESULT):
+    methods = (name for name in public(Client) - NOT_ASYNC - BY_RESULT if callable(getattr(Client, name)))
+    for name in sorted(methods):
         parameters = inspect.signature(getattr(Client, name)).parameters.values()
         required = [p.name for p in parameters if p.default is p.empty and p.name not in {"self", "args"}]
         keywords: dict[str, Any] = {}

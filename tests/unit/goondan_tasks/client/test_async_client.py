@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.client.async_client import Undoable
+from goondan_tasks.client.async_client import AsyncSchedules, Undoable
+from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.contract.errors import BrokerUnreachableError
 from tests.waiting import wait_until
@@ -44,7 +45,7 @@ def test_async_client_has_the_methods_of_the_client() -> None:
     assert public(AsyncClient) == public(Client) - NOT_ASYNC
 
 
-@pytest.mark.parametrize("name", sorted(public(AsyncClient) - {"turn"}))
+@pytest.mark.parametrize("name", sorted(public(AsyncClient) - {"turn", "schedules"}))
 def test_async_method_is_a_coroutine_with_the_parameters_of_the_client(name: str) -> None:
     method, original = getattr(AsyncClient, name), getattr(Client, name)
     assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
@@ -149,3 +150,12 @@ def test_work_is_done_although_the_loop_ends_before_it_is_awaited() -> None:
 
     asyncio.run(begin())
     assert done.wait(30)
+
+
+@pytest.mark.parametrize("name", sorted(public(Schedules)))
+def test_the_schedules_of_the_async_client_have_the_methods_of_the_client(name: str) -> None:
+    method, original = getattr(AsyncSchedules, name), getattr(Schedules, name)
+
+    assert inspect.iscoroutinefunction(method)
+    parameters = list(inspect.signature(method).parameters)
+    assert parameters == list(inspect.signature(original).parameters)

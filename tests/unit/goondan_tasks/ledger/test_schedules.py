@@ -1,0 +1,273 @@
+"""Schedules in Redis: kept, fired once by several workers, paused, and removed with their bundle."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import fakeredis
+import pytest
+
+from broker_config.settings import Settings
+from goondan_tasks.contract.errors import RecordDamagedError
+from goondan_tasks.contract.messages import ToolCallError
+from goondan_tasks.contract.schedules import Schedule
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
+from goondan_tasks.ledger.schedules import Looked, ScheduleState, ScheduleStore
+
+QUEUE = "agent.coder.events"
+
+
+class Station:
+    """Schedules of one Redis, whose slots pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.redis = fakeredis.FakeRedis()
+        self.ledger = Ledger(self.redis, Settings.model_validate({}))
+        self.store = ScheduleStore(self.ledger)
+        self.reaper = Reaper(self.ledger, "https://help/")
+        self.cancelled: list[str] = []
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self.cancelled += self.reaper.cancel_many(ids, "schedule")
+
+    def look(self, *owners: str) -> Looked:
+        return self.store.fire_due(owners or ("w", ""), self.cancel)
+
+    def pass_slot(self, one: Schedule, slots: int = 1) -> None:
+        """Let the next slot be one that has just passed, as many hours ago as ``slots`` - 1."""
+        now = self.redis.time()[0]
+        slot = (now - now % 3_600 - 3_600 * (slots - 1)) * 1000
+        key, keys = self.ledger.keys.schedule(one.full_name), self.ledger.keys
+        assert self.redis.hget(key, "next"), "it has no next slot"
+        self.redis.hset(key, mapping={"next": slot, "at": slot})
+        self.redis.zadd(keys.schedules(one.owner), {one.full_name: slot})
+
+    def state(self, name: str) -> ScheduleState:
+        [found] = [one for one in self.store.all() if one.full_name == name]
+        return found
+
+    def end(self, call_id: str, error: ToolCallError | None = None) -> None:
+        """Run an event to its end."""
+        record = self.ledger.record(call_id)
+        assert record is not None
+        request = ClaimRequest(call_id, record.call, "w1", ClaimTerms())
+        claim = self.ledger.claim_event(request, b"m", is_handled_here=True).run(self.redis)
+        run = claim.run
+        result = run.ok(None, 0.0) if error is None else run.failed(error, 0.0)
+        self.ledger.finish(claim, result).run(self.redis)
+
+
+@pytest.fixture
+def station() -> Station:
+    return Station()
+
+
+def hourly(name: str = "hourly", owner: str = "w", **fields: Any) -> Schedule:
+    return Schedule.from_wire(
+        {"name": name, "owner": owner, "every": "1h", "agent": "coder", "catchUp": "all", **fields}
+    )
+
+
+def test_a_slot_is_fired_once_by_two_workers_that_look_at_the_same_time(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    station.pass_slot(one)
+    first = station.store.fire_due(["w"], station.cancel)
+    station.redis.zadd(station.ledger.keys.schedules("w"), {one.full_name: 1})  # what the other has seen
+    second = station.look()
+
+    assert [fired.word for fired in first.fired] == ["fired"]
+    assert second.fired == []
+    assert station.redis.llen(QUEUE) == 1
+    assert station.state("w/hourly").fired == 1
+
+
+def test_a_worker_that_is_too_late_changes_nothing(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    station.pass_slot(one, 3)
+    steps = station.store._run
+    seen: list[Any] = []
+
+    def race(found: Any) -> Any:  # another worker acts between the look and the firing
+        if not seen:
+            seen.append(None)
+            seen[0] = station.look()
+        return steps(found)
+
+    monkeypatch.setattr(station.store, "_run", race)
+    late = station.look()
+
+    assert [fired.word for fired in seen[0].fired] == ["fired"] * 3
+    assert [fired.word for fired in late.fired] == ["stale"] * 3
+    assert station.redis.llen(QUEUE) == 3
+    assert station.state("w/hourly").fired == 3
+
+
+def test_the_next_slot_is_due_in_time(station: Station) -> None:
+    one = hourly(every="10s")
+    station.store.keep("w", [one], 1.0)
+
+    looked = station.look()
+
+    assert looked.next_seconds is not None
+    assert 0 < looked.next_seconds <= 10
+    assert ScheduleStore(station.ledger).fire_due(["other"], station.cancel).next_seconds is None
+
+
+def test_schedules_of_a_bundle_are_added_changed_and_removed_by_name(station: Station) -> None:
+    station.store.keep("w", [hourly("a"), hourly("b")], 1.0)
+    station.store.pause(hourly("b"), "why", "ann")
+    next_of_a = station.state("w/a").next
+
+    assert station.store.keep("w", [hourly("a", input=2), hourly("b", every="2h"), hourly("c")], 2.0)
+
+    states = {one.full_name: one for one in station.store.all()}
+    assert states.keys() == {"w/a", "w/b", "w/c"}
+    assert (states["w/a"].schedule.input, states["w/a"].next) == (2, next_of_a)
+    assert states["w/b"].paused is not None
+    assert states["w/b"].next is None
+    station.store.keep("w", [hourly("c")], 3.0)
+    assert [one.full_name for one in station.store.all()] == ["w/c"]
+    assert not station.redis.exists(station.ledger.keys.schedule("w/a"))
+
+
+def test_an_older_worker_does_not_replace_the_schedules_of_a_newer_one(station: Station) -> None:
+    station.store.keep("w", [hourly("new")], 2.0)
+
+    assert not station.store.keep("w", [hourly("old")], 1.0)
+
+    assert [one.full_name for one in station.store.all()] == ["w/new"]
+
+
+def test_bundles_and_programs_do_not_touch_the_schedules_of_each_other(station: Station) -> None:
+    station.store.keep("w", [hourly()], 1.0)
+    station.store.keep("v", [hourly(owner="v")], 1.0)
+    station.store.put(hourly(owner=""))
+    station.store.keep("v", [], 2.0)
+
+    assert [one.full_name for one in station.store.all()] == ["hourly", "w/hourly"]
+    station.pass_slot(hourly())
+    assert station.look("v", "").fired == []
+    assert len(station.look("w", "").fired) == 1
+
+
+def test_a_bundle_without_schedules_leaves_no_key(station: Station) -> None:
+    station.store.keep("w", [], 1.0)
+    station.look()
+
+    assert station.redis.keys("*") == []
+
+
+def test_a_paused_schedule_fires_nothing_and_goes_on_with_its_next_slot(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    station.pass_slot(one, 3)
+
+    assert station.store.pause(one, "", "")
+    assert not station.store.pause(one, "again", "")
+    assert station.look().fired == []
+    assert station.store.resume(one)
+    assert not station.store.resume(one)
+    assert station.look().fired == []
+    state = station.state("w/hourly")
+    assert (state.paused, state.missed) == (None, 0)
+    assert state.next is not None
+
+
+def test_overlap_skip_counts_a_slot_while_an_earlier_run_is_open(station: Station) -> None:
+    one = hourly(overlap="skip", catchUp="once")
+    station.store.keep("w", [one], 1.0)
+    words, ids = list[str](), list[str]()
+    for _ in range(3):
+        station.pass_slot(one)
+        [fired] = station.look().fired
+        words.append(fired.word)
+        ids.append(fired.call_id)
+        if words == ["fired", "skipped"]:
+            station.end(ids[0])
+
+    assert words == ["fired", "skipped", "fired"]
+    assert station.state("w/hourly").skipped == 1
+
+
+def test_overlap_cancel_ends_the_earlier_run_first(station: Station) -> None:
+    one = hourly(overlap="cancel", catchUp="once", instanceKey="{{slot}}")
+    station.store.keep("w", [one], 1.0)
+    first = station.store.outside_slots(one)
+    station.store.run(one, first, "")
+    station.pass_slot(one)
+
+    [fired] = station.look().fired
+
+    assert (station.cancelled, fired.word) == ([first.id], "fired")
+    result = station.ledger.result(first.id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"
+
+
+def test_the_list_has_the_last_run_and_its_error(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    station.pass_slot(one)
+    [fired] = station.look().fired
+    assert station.state("w/hourly").open_runs == 1
+    station.end(fired.call_id, ToolCallError(code="E_MODEL", name="ModelError", message="no answer"))
+    station.redis.zadd(station.ledger.keys.schedules("w"), {one.full_name: 1})
+    station.store.run(one, station.store.outside_slots(one), "")  # looks at the runs
+
+    state = station.state("w/hourly")
+    assert state.last_outcome == "error"
+    assert state.last_error == "E_MODEL: no answer"
+    assert state.last_id != fired.call_id
+
+
+def test_a_run_outside_the_slots_leaves_the_next_slot_and_counts_once(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    before = station.state("w/hourly").next
+    submission = station.store.outside_slots(one)
+
+    words = [station.store.run(one, submission, "p") for _ in range(2)]  # the second time its answer was lost
+
+    state = station.state("w/hourly")
+    assert words == ["fired", "fired"]
+    assert (state.fired, state.next) == (1, before)
+    assert station.redis.llen(QUEUE) == 1
+
+
+def test_a_schedule_that_was_changed_meanwhile_is_not_run_as_it_was(station: Station) -> None:
+    station.store.keep("w", [hourly()], 1.0)
+    submission = station.store.outside_slots(hourly())
+    station.store.keep("w", [hourly(input="new")], 2.0)
+
+    assert station.store.run(hourly(), submission, "p") == "stale"
+    assert station.redis.llen(QUEUE) == 0
+
+
+def test_a_damaged_mailbox_does_not_stop_its_schedule(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    station.redis.set(station.ledger.keys.mailbox("coder@default"), "x")
+    station.pass_slot(one)
+
+    [fired] = station.look().fired
+
+    assert fired.word == "damaged"
+    assert station.state("w/hourly").damaged == 1
+    assert station.look().fired == []
+
+
+def test_a_schedule_whose_key_is_damaged_leaves_the_others_alone(station: Station) -> None:
+    station.store.keep("w", [hourly("a"), hourly("b")], 1.0)
+    station.pass_slot(hourly("a"))
+    station.pass_slot(hourly("b"))
+    station.redis.set(station.ledger.keys.schedule("w/a"), "x")
+
+    assert [fired.schedule.name for fired in station.look().fired] == ["b"]
+    assert [one.full_name for one in station.store.all()] == ["w/b"]
+    station.redis.set(station.ledger.keys.schedules(""), "x")
+    with pytest.raises(RecordDamagedError, match="schedules"):
+        station.store.put(hourly(owner=""))
