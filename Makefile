@@ -11,11 +11,11 @@ BENCH_READY := $(VENV)/.bench-ready
 SOURCES := broker_config goondan_start.py goondan_tasks workers
 collect_once = [ -e $(1)/.collected ] || { \
     $(1)/bin/python -m pytest --collect-only -q $(2) >/dev/null 2>&1 || true; touch $(1)/.collected; }
-# Three processes more than cores, since the tests of processes wait most of their time, and at most 5: some tests have
-# deadlines. Files go in the order of tests/conftest.py, which spreads those that wait among those that compute.
+# Four processes more than two cores, since the tests of processes wait more than half of their time, and at most 6: some
+# tests have deadlines. Files go in the order of tests/conftest.py, which spreads those that wait among those that compute.
 # The types are checked beside the tests, and what mypy says comes last.
 DISTRIBUTED = -n $(PROCESSES) --dist loadfile
-PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 2 ] && echo 5 || echo 4)
+PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -ge 2 ] && echo 6 || echo 4)
 
 # Install packages, with a line of progress; all that pip says if it fails.
 install = { $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --editable '$(1)' 2>&1 && echo 'status 0' || echo 'status 1'; } \
