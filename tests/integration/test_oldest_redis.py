@@ -65,12 +65,13 @@ def test_a_failed_call_is_tried_again(old: LocalStack, tmp_path: Path) -> None:
 
 
 def test_every_script_does_what_it_does_in_memory(old: LocalStack) -> None:
-    plugins = ["-p", "no:cacheprovider", "-p", "tests.integration.real_redis"]
+    # the cases of a test differ in their data, which the unit tests send in memory
+    options = ["--one-case", "-p", "no:cacheprovider", "-p", "tests.integration.real_redis"]
     # it is forked from a process that has imported plugins of pytest, which warns of that
-    plugins += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with EmbeddedRedis() as emptied, redis.Redis.from_url(emptied.url) as server:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *plugins, *map(str, SCRIPTS)],
+            [sys.executable, "-m", "pytest", "-q", *options, *map(str, SCRIPTS)],
             cwd=UNIT_TESTS.parents[2],
             env={**os.environ, "REAL_REDIS_URL": emptied.url},
             capture_output=True,
