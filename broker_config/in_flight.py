@@ -61,11 +61,10 @@ class ReservationFactory:
         queues: Sequence[str],
         credit: int,
         extra: int = 0,
-        acknowledged: Sequence[str] = (),
         *,
         claimed_only: bool = False,
     ) -> Reservation:
-        """Return a reservation of up to ``credit`` messages and ``extra`` more; it also acknowledges tags.
+        """Return a reservation of up to ``credit`` messages and ``extra`` more.
 
         Its script must not run twice. With ``claimed_only``, only events are reserved, and messages whose
         calls are claimed with them.
@@ -77,8 +76,7 @@ class ReservationFactory:
         prefix = f"{self._tag}{self._count:09}:"  # tags sort in the order of their messages
         options = [credit, extra, int(claimed_only), prefix, self._argument]
         terms = [self._terms.get(queue, "") for queue in queues]
-        arguments = [*options, len(acknowledged), *acknowledged, *terms]
-        return Reservation(ScriptCall(self._script, keys, arguments), queues, monotonic())
+        return Reservation(ScriptCall(self._script, keys, [*options, *terms]), queues, monotonic())
 
 
 class InFlight:
@@ -86,8 +84,9 @@ class InFlight:
 
     def __init__(self, run: Callable[[ScriptCall[Any]], Any]) -> None:
         self._run = run
-        self._give_back, self._overdue, self._renew = (
-            Script.read(_FOLDER, *names) for names in (("wrong_type", "give_back"), ("overdue",), ("renew",))
+        self._give_back = Script.read(_FOLDER, "wrong_type", "give_back")
+        self._overdue, self._renew, self._acknowledge = (
+            Script.read(_FOLDER, name) for name in ("overdue", "renew", "acknowledge")
         )
 
     def give_back(self, tags: Sequence[str]) -> int:
@@ -98,6 +97,15 @@ class InFlight:
         """Return the script call of :meth:`give_back`."""
         return ScriptCall(self._give_back, [IN_FLIGHT, IN_FLIGHT_INDEX], [WAKE_UP_SUFFIX, *tags])
 
+    def acknowledging(self, tag: str, record: str = "") -> ScriptCall[int]:
+        """Return the script call that ends the reservation of a message which is not needed any more.
+
+        ``record`` is the key of its call's record if what that says has replaced the message. If Redis has
+        lost it, the message stays in flight until its reservation is overdue; the answer is 0 then, else 1.
+        """
+        keys = [IN_FLIGHT, IN_FLIGHT_INDEX, *([record] if record else [])]
+        return ScriptCall(self._acknowledge, keys, [tag])
+
     def overdue(self, seconds: float) -> list[str]:
         """Return the tags of reservations that were not renewed for ``seconds``, the latest first."""
         tags = self._run(ScriptCall(self._overdue, [IN_FLIGHT_INDEX], [seconds, BATCH]))
@@ -107,11 +115,6 @@ class InFlight:
         """Renew reservations."""
         if tags:
             self._run(ScriptCall(self._renew, [IN_FLIGHT_INDEX], tags))
-
-
-def acknowledging(tags: Sequence[str]) -> ScriptCall[Any]:
-    """Return the script call that ends reservations whose messages are not needed any more."""
-    return ReservationFactory().make((), 0, acknowledged=tags).script_call
 
 
 class LeftMessages:

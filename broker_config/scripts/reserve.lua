@@ -1,11 +1,10 @@
--- Acknowledge finished messages and reserve new ones. At any time, a message is in its queue, in flight or claimed in
+-- Reserve messages. At any time, a message is in its queue, in flight or claimed in
 -- the ledger: it leaves its queue last, so none is lost if the script fails, for example because another program has
 -- written a key.
 -- KEYS  in-flight hash, in-flight index, then queue and wake-up key of each queue
 -- ARGV  how many to reserve, how many more (these leave half of each queue to other workers), '1' to reserve only
 --       events and calls that `claim_on_reserve` claims (the first other message stays in its queue and ends the
---       reservation), tag prefix, the argument of `claim_on_reserve`, the number of acknowledged tags, those tags, then
---       the terms of each queue
+--       reservation), tag prefix, the argument of `claim_on_reserve`, then the terms of each queue
 -- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}, what end_claims has to say}.
 -- The message of a claimed call is false: the claim replaces it.
 -- Put before this: `local function claim_on_reserve(queue, message, tag, argument, terms)`, which returns a claim or
@@ -15,17 +14,12 @@
 -- stays in flight until it is overdue: an error of the whole script would keep the others from being reserved.
 -- A damaged queue counts as empty.
 local wanted, extra, claimed_only = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
-local prefix, acked = ARGV[4], tonumber(ARGV[6])
-if acked == 0 then redis.call('HDEL', KEYS[1], '') end -- a full Redis accepts all that follows a write without memory
-for first = 7, 6 + acked, 1000 do
-  local last = math.min(first + 999, 6 + acked)
-  redis.call('HDEL', KEYS[1], unpack(ARGV, first, last))
-  redis.call('ZREM', KEYS[2], unpack(ARGV, first, last))
-end
+local prefix = ARGV[4]
+redis.call('HDEL', KEYS[1], '') -- a full Redis accepts all that follows a write without memory
 local emptied, taken, copied, scores, lengths = {}, {}, {}, {}, {}
 local is_stopped = false
 for place = 3, #KEYS, 2 do
-  local queue, wake_up, terms = KEYS[place], KEYS[place + 1], ARGV[7 + acked + (place - 3) / 2]
+  local queue, wake_up, terms = KEYS[place], KEYS[place + 1], ARGV[6 + (place - 3) / 2]
   local left = redis.pcall('LLEN', queue)
   if type(left) ~= 'number' then left = 0 end
   local most = math.max(wanted, math.min(wanted + extra, #taken / 4 + math.ceil(left / 2)))

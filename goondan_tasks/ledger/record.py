@@ -98,6 +98,11 @@ class Verdict(StrEnum):
         """Whether the asking worker holds the claim now."""
         return self not in _NOT_GRANTED
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the record of a message's call has replaced the message."""
+        return self not in (Verdict.ABSENT, Verdict.TAKEN, Verdict.TOLD)
+
 
 _NOT_GRANTED = frozenset(
     {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING, Verdict.TOLD, Verdict.TAKEN}

@@ -43,6 +43,7 @@ def script_names(ledger: Ledger, in_flight: InFlight, reservations: ReservationF
     """Return the names of the scripts by their digests."""
     names = {getattr(ledger._scripts, name).sha: name for name in Scripts.__slots__}
     others = {"reserve": reservations._script, "give_back": in_flight._give_back}
+    others["acknowledge"] = in_flight._acknowledge
     others["admit"] = LimitScripts(ledger)._admit
     return names | {script.sha: name for name, script in others.items()}
 
@@ -240,9 +241,6 @@ class Conformance:
         self._claimed("claim_event", call_id, given[1], answer, has_call=False)
 
     def _reserve(self, keys: list[str], given: list[str], answer: list[Any]) -> None:
-        count = int(given[5])
-        for tag in given[6 : 6 + count]:
-            self._fly(self._tags.pop(tag, ""), -1)
         self._lease = json.loads(given[4])["lease"]
         for tag, _, message, claim in zip(*[iter(answer[1])] * 4, strict=True):
             if isinstance(claim, list):
@@ -277,6 +275,17 @@ class Conformance:
     def _fly(self, call_id: str, more: int) -> None:
         if call_id:
             self._move(call_id, 0, more)
+
+    def _acknowledged(self, keys: list[str], given: list[str], answer: int) -> None:
+        call_id = self._tags.get(given[0], "")
+        record = self._record(call_id)
+        is_kept = len(keys) > 2 and (
+            not record.status or (record.status == "queued" and not record.is_parked)
+        )
+        if call_id and self._is_followed(call_id) and call_id not in self._loose:
+            self._agree("acknowledge", call_id, str(int(not is_kept)), str(answer))
+        if answer:
+            self._fly(self._tags.pop(given[0], ""), -1)
 
     def _give_back(self, _: list[str], given: list[str], answer: Any) -> None:
         for tag in given[1:]:
@@ -487,6 +496,7 @@ _FOLLOWED: Table = {
     "claim_event": Conformance._claim_event,
     "reserve": Conformance._reserve,
     "give_back": Conformance._give_back,
+    "acknowledge": Conformance._acknowledged,
     "start": Conformance._start,
     "renew": Conformance._renew,
     "finish": Conformance._finish,

@@ -45,8 +45,10 @@ def reserve_from(
     world: World, worker: Worker, queues: Sequence[str], counts: tuple[int, int], pick: Random
 ) -> bool:
     """Reserve so many messages, and so many more, from some queues; return whether there were any."""
-    reservation = worker.reservations.make(queues, *counts, worker.acknowledged)
-    worker.acknowledged = []
+    for tag, record in worker.acknowledged:
+        world.in_flight.acknowledging(tag, record).run(world.redis)
+    worker.acknowledged.clear()
+    reservation = worker.reservations.make(queues, *counts)
     due = world.due()
     _, taken, *after = reservation.script_call.run(world.redis)
     if not world.is_healing and pick.random() < 0.05:
@@ -70,7 +72,7 @@ def claim(world: World, pick: Random) -> bool:
         return False
     tag, _, message = worker.messages.pop(pick.randrange(len(worker.messages)))
     if not world.is_followed and world.is_without_record(message):
-        worker.acknowledged.append(tag)  # the script that was to accept the event was broken off
+        worker.acknowledged.append((tag, ""))  # the script that was to accept the event was broken off
         return True
     one = world.call_of(message)
     request = ClaimRequest(
@@ -84,7 +86,7 @@ def claim(world: World, pick: Random) -> bool:
         world.end(worker)
         world.tell(f"was admitted in {worker.name}, which died", one)
         return True
-    worker.acknowledged.append(tag)
+    worker.acknowledged.append((tag, world.ledger.keys.call(one.id) if claim.verdict.is_recorded else ""))
     _take(world, worker, claim, due)
     return True
 

@@ -146,7 +146,8 @@ class Worker:
     is_frozen: bool = False
     #: messages that were reserved and not claimed: tag, queue, text
     messages: list[tuple[str, str, bytes]] = field(default_factory=list)
-    acknowledged: list[str] = field(default_factory=list)
+    #: the messages that it needs no more: each tag, and the key of the record that replaces it, or ""
+    acknowledged: list[tuple[str, str]] = field(default_factory=list)
     held: dict[str, Held] = field(default_factory=dict)
     #: runs that are to be repeated: the claim and when
     pauses: list[tuple[Claim, float]] = field(default_factory=list)

@@ -20,7 +20,7 @@ from celery.worker import state
 from pydantic import ValidationError
 from redis.exceptions import RedisError
 
-from broker_config.in_flight import InFlight, LeftMessages, acknowledging
+from broker_config.in_flight import InFlight, LeftMessages
 from broker_config.queue_reader import Batch
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.task_message import ORIGIN, read_body, read_envelope
@@ -91,10 +91,14 @@ class Intake:
         """Renew the reservations, and put back the messages of dead workers; raises RedisError."""
         self._left.put_back(list(self._held.copy()))
 
-    def acknowledge(self, message: ReservedMessage) -> None:
-        """End a reservation with the next packet of the writer: the message is not needed any more."""
+    def acknowledge(self, message: ReservedMessage, call_id: str = "") -> None:
+        """End a reservation with the next packet of the writer: the message is not needed any more.
+
+        With ``call_id``, the record of that call has replaced the message, unless Redis has lost that.
+        """
         self._held.pop(message.tag, None)
-        self._writer.put_off(acknowledging([message.tag]), lambda _: None)
+        record = self._delivery.ledger.keys.call(call_id) if call_id else ""
+        self._writer.put_off(self._in_flight.acknowledging(message.tag, record), lambda _: None)
 
     def give_back(self, messages: Sequence[ReservedMessage]) -> None:
         """Put messages back to the front of their queues, in their order."""
@@ -186,7 +190,8 @@ class Intake:
             return None
         if self._is_to_be_run(incoming, headers, body[2], worker):
             return incoming
-        self.acknowledge(message)
+        is_answered = not (incoming.is_shutdown or incoming.is_only_told)
+        self.acknowledge(message, incoming.id if is_answered else "")
         return None
 
     def _is_to_be_run(

@@ -391,10 +391,10 @@ class CallPool(BasePool):
                 self.intake.give_back([message])
                 return None
             delivery.refuse(incoming, worker, self._told(error, incoming.log_fields(worker)))
-            self.intake.acknowledge(message)
+            self.intake.acknowledge(message, incoming.id)
             return None
-        self.intake.acknowledge(message)
         claim = claimed.get()
+        self.intake.acknowledge(message, incoming.id if claim.verdict.is_recorded else "")
         if claim.verdict is Verdict.RUN:
             return Job.of_claim(claim, message.queue)
         self._settle(claim)

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from broker_config.in_flight import BATCH, InFlight, LeftMessages, acknowledging
+from broker_config.in_flight import BATCH, InFlight, LeftMessages
 from broker_config.queue_reader import QueueReader
 from broker_config.queues import IN_FLIGHT, IN_FLIGHT_INDEX
 from tests.integration.transport.queues import QUEUE, push, waiting
@@ -46,6 +46,11 @@ def reserved(reader: QueueReader, count: int, *queues: str) -> list[str]:
     return tags
 
 
+def acknowledge(redis: Redis, tag: str, record: str = "") -> int:
+    script_call = InFlight(lambda script_call: script_call.run(redis)).acknowledging(tag, record)
+    return script_call.run(redis)
+
+
 def in_flight(redis: Redis) -> int:
     assert redis.hlen(IN_FLIGHT) == redis.zcard(IN_FLIGHT_INDEX)
     return int(redis.hlen(IN_FLIGHT))
@@ -63,8 +68,8 @@ def test_a_message_is_in_flight_until_it_is_acknowledged(
     push(redis, "one", "two", "three")
     tags = reserved(make(), 3)
     assert in_flight(redis) == 3
-    acknowledging(tags[:2]).run(redis)
-    acknowledging(tags[:2]).run(redis)
+    for tag in (*tags[:2], *tags[:2]):
+        acknowledge(redis, tag)
     assert (in_flight(redis), waiting(redis)) == (1, [])
 
 
@@ -122,6 +127,6 @@ def test_a_late_acknowledgement_leaves_the_reservation_of_the_new_worker(
     frozen = reserved(make(), 1)
     wait_until(left.put_back)
     reserved(make(), 1)
-    acknowledging(frozen).run(redis)
+    acknowledge(redis, *frozen)
     left.put_back(frozen)
     assert in_flight(redis) == 1

@@ -10,6 +10,7 @@ from celery.worker import state
 from fakeredis import FakeRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from broker_config.keys import Keys
 from broker_config.queue_reader import Batch
 from broker_config.settings import Settings
 from goondan_tasks.contract.errors import GoondanError
@@ -25,6 +26,8 @@ class Around:
 
     def __init__(self, backend_error: Exception | None = None) -> None:
         self.acknowledged: list[str] = []
+        #: the keys of the records that replace acknowledged messages
+        self.records: list[str] = []
         self.returned: list[str] = []
         self.buried: list[str] = []
         self.refused: list[str] = []
@@ -35,7 +38,7 @@ class Around:
         delivery = SimpleNamespace(
             writer=self,
             watchdog=self,
-            ledger=SimpleNamespace(redis=FakeRedis()),
+            ledger=SimpleNamespace(redis=FakeRedis(), keys=Keys()),
             bury=lambda queue, worker, reason, shown: self.buried.append(reason),
             refuse=self._refuse,
         )
@@ -43,7 +46,8 @@ class Around:
         self.intake = Intake(cast(Any, runtime), SimpleNamespace(backend=self), self.again.append)
 
     def put_off(self, script_call: Any, _receiver: object) -> None:
-        self.acknowledged += [tag for tag in script_call.arguments if str(tag).startswith("tag-")]
+        self.acknowledged += script_call.arguments
+        self.records += script_call.keys[2:]
 
     def send(self, script_call: Any, _receiver: object) -> None:
         self.returned += script_call.arguments[1:]
@@ -113,6 +117,7 @@ def test_call_that_is_revoked_before_its_time_ends_at_once(monkeypatch: pytest.M
     assert ([message.tag for message in around.again], around.called_off) == (["tag-1"], 1)
     assert around.intake.read(around.again[0], "w1") is None
     assert (around.refused, around.acknowledged) == (["The call was revoked."], ["tag-1"])
+    assert around.records == ["goondan:call:call-1"]
 
 
 @pytest.mark.parametrize(

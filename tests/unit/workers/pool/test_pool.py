@@ -27,6 +27,8 @@ class Intake:
     def __init__(self) -> None:
         self.returned: list[str] = []
         self.acknowledged: list[str] = []
+        #: the ids of the calls whose records replace acknowledged messages
+        self.replaced: list[str] = []
 
     def hold(self, batch: Batch) -> list[ReservedMessage]:
         return [ReservedMessage(*one) for one in batch.messages]
@@ -37,8 +39,9 @@ class Intake:
     def take_later(self) -> list[ReservedMessage]:
         return [message("later")]
 
-    def acknowledge(self, message: ReservedMessage) -> None:
+    def acknowledge(self, message: ReservedMessage, call_id: str = "") -> None:
         self.acknowledged.append(message.tag)
+        self.replaced.append(call_id)
 
     def read(self, message: ReservedMessage, worker: str) -> Any:
         return Read(message.tag)
@@ -119,8 +122,10 @@ class FaultAtClaim(Delivery):
 class FaultAtSettling(Delivery):
     """A delivery with a fault of ours where a claim that runs nothing is settled."""
 
+    verdict = Verdict.SHARED
+
     def claim(self, incoming: Read, worker: str, turn: object) -> Any:
-        return SimpleNamespace(verdict=Verdict.SHARED)
+        return SimpleNamespace(verdict=self.verdict)
 
     def settle(self, claim: Any) -> None:
         self.refused.append("settled")
@@ -155,7 +160,16 @@ def test_fault_where_a_claim_is_settled_costs_no_slot() -> None:
     delivery = FaultAtSettling()
     pool, intake = carry_out(delivery, "a", "b")
     wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 2)
-    assert intake.acknowledged == ["a", "b"]
+    assert intake.acknowledged == intake.replaced == ["a", "b"]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.TAKEN, Verdict.ABSENT])
+def test_message_whose_call_has_no_record_of_its_own_leaves_in_any_case(verdict: Verdict) -> None:
+    delivery = FaultAtSettling()
+    delivery.verdict = verdict
+    pool, intake = carry_out(delivery, "a")
+    wait_until(lambda: pool._slots.taken == 0 and intake.acknowledged == ["a"])
+    assert intake.replaced == [""]
 
 
 class FaultyRun(Delivery):
