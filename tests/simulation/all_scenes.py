@@ -10,6 +10,7 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.opened_steps import STEPS
 from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
+from tests.simulation.restores import RESTORES
 from tests.simulation.scene_mutations import SCENE_MUTATIONS
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.scripts import Mutation
@@ -27,6 +28,7 @@ SCENES = (
     SHARED_KEYS,
     FOREIGN_FIELDS,
     BUSY_LIMITS,
+    RESTORES,
 )
 
 #: by name: the scene in which it must be found, and the fault

@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy, deepcopy
 from itertools import zip_longest
 from typing import Any
 
@@ -32,6 +33,11 @@ FIELDS = (
 )  # fmt: skip
 #: answers that leave the record as it is
 _UNCHANGED = {"closed", "marked", "other", "unknown"}
+#: what each world has of its own
+_STATE = (
+    "records", "agents", "deadlines", "due", "_boxes", "_box_of", "_spared", "_enders", "_tags", "_lost",
+    "loose", "since",
+)  # fmt: skip
 Table = dict[str, Callable[["Conformance", list[str], list[Any], Any], None]]
 
 
@@ -70,11 +76,19 @@ class Conformance:
         self._enders: dict[str, str] = {}
         self._tags: dict[str, str] = {}
         self._lost: set[str] = set()
-        self._loose: set[str] = set()
+        #: those whose messages are not followed
+        self.loose: set[str] = set()
         #: what happened to a call since the last comparison
         self.since: dict[str, list[str]] = defaultdict(list)
         self.count = 0
         self.kinds: Counter[tuple[str, str, str]] = Counter()
+
+    def copy(self) -> "Conformance":
+        """Return another one, which goes on from the same records."""
+        other = copy(self)
+        for name in _STATE:
+            setattr(other, name, deepcopy(getattr(self, name)))
+        return other
 
     def see(self, script_call: ScriptCall[Any], answer: Any) -> None:
         """Follow a script that has run."""
@@ -93,7 +107,7 @@ class Conformance:
 
     def ignore_messages(self, call_id: str) -> None:
         """Do not follow the messages of a call with limits: the scripts of limits push them."""
-        self._loose.add(call_id)
+        self.loose.add(call_id)
 
     def lose(self, call_id: str) -> None:
         """Forget a call whose record was overwritten; messages of its mailbox are not followed any more."""
@@ -101,7 +115,7 @@ class Conformance:
         self.due.pop(call_id, None)
         self._lost.add(call_id)
         box = self._box_of.get(call_id)
-        self._loose |= {one for one, its_box in self._box_of.items() if its_box == box}
+        self.loose |= {one for one, its_box in self._box_of.items() if its_box == box}
 
     def expected(self, call_id: str) -> str:
         """Return the row of a call as ``look.lua`` must find it."""
@@ -110,21 +124,21 @@ class Conformance:
         lists = (record.place == "running", record.place == "pending", _is_asked(record), False)
         flags = "".join("01"[is_in] for is_in in lists)
         token = record.token or ""
-        counts = "" if call_id in self._loose else f"{record.messages} {record.flying}"
+        counts = "" if call_id in self.loose else f"{record.messages} {record.flying}"
         if not record.status or record.status in ENDED:
             return f"{record.status}|{token}|{due}|{flags}|{counts}"
         deadline = f"{self.deadlines[call_id]:.0f}"
         facts = (record.attempt, deadline, record.verdict, record.deaths, record.completion or "")
         bits = (
             record.is_unstarted, record.has_worker, record.is_idempotent, record.is_cancelled,
-            record.is_approval, record.is_approved, record.is_parked and call_id not in self._loose,
+            record.is_approval, record.is_approved, record.is_parked and call_id not in self.loose,
         )  # fmt: skip
         more = "|".join(map(str, facts)) + "|" + "".join("01"[bit] for bit in bits)
         return f"{record.status}|{token}|{due}|{flags}|{counts}|{more}"
 
     def rows(self) -> list[tuple[str, str, int]]:
         """Return id and agent of each call that is followed, and whether its messages are."""
-        return [(one, self.agents.get(one, ""), int(one not in self._loose)) for one in self.records]
+        return [(one, self.agents.get(one, ""), int(one not in self.loose)) for one in self.records]
 
     # What the rules share
 
@@ -282,7 +296,7 @@ class Conformance:
         is_kept = len(keys) > 2 and (
             not record.status or (record.status == "queued" and not record.is_parked)
         )
-        if call_id and self._is_followed(call_id) and call_id not in self._loose:
+        if call_id and self._is_followed(call_id) and call_id not in self.loose:
             self._agree("acknowledge", call_id, str(int(not is_kept)), str(answer))
         if answer:
             self._fly(self._tags.pop(given[0], ""), -1)

@@ -220,7 +220,8 @@ def run_through(world: Deletions, pick: Random) -> bool:
         if answer != Stored.YES:  # the directory was held for longer than the lease
             del worker.held[claim.token]
             return True
-        held.is_marked, held.renewed_at, one.was_marked = True, world.now, True
+        held.note_mark(world.now)
+        one.was_marked = True
     if stages > 2:
         _begin(world, worker, held)
     if stages > 3:

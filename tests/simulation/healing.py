@@ -42,7 +42,7 @@ def heal(world: World) -> None:
         work_off(world)
         check(world)
         damaged = {one.id for one in world.calls.values() if one.is_damaged}
-        has_ended = all(one.result is not None or one.is_damaged for one in world.calls.values())
+        has_ended = not _open_calls(world)
         has_messages = any(world.redis.llen(queue) for queue in QUEUES)
         # what a script has left that was broken off, a sweep clears away
         is_clear = world.is_followed or not world.due().keys() - damaged
@@ -51,12 +51,17 @@ def heal(world: World) -> None:
     else:
         open_calls = [
             f"{world.name(one)} is {world.redis.hgetall(world.ledger.keys.call(one.id))}"
-            for one in world.calls.values()
-            if one.result is None and not one.is_damaged
+            for one in _open_calls(world)
         ]
         raise BrokenPromiseError(f"never ends: {'; '.join(open_calls) or 'messages are left'}")
     for check_theme in AT_END:
         check_theme(world)
+
+
+def _open_calls(world: World) -> list[KnownCall]:
+    """Return the calls that must end."""
+    known = world.calls.values()
+    return [one for one in known if one.result is None and not (one.is_damaged or one.is_lost)]
 
 
 def _waiting(world: World) -> list[KnownCall]:
@@ -66,7 +71,7 @@ def _waiting(world: World) -> list[KnownCall]:
     """
     stuck = [one for one in world.calls.values() if one.is_damaged or one.has_lost_message]
     closed = {one.submission.mailbox for one in stuck if one.is_event}
-    calls = [one for one in world.calls.values() if one.result is None and not one.is_damaged]
+    calls = _open_calls(world)
     pending = {one.id for one in calls if world.status(one) == b"pending" or one.has_lost_message}
     return [
         one

@@ -137,22 +137,25 @@ def require_alone(world: World, one: KnownCall, held: Held) -> None:
         return
     if len(one.begun) > 1 and not one.terms.idempotent:
         raise BrokenPromiseError(f"{world.name(one)} is not idempotent and began in {one.begun}")
-    for worker in world.workers:
-        for other in worker.held.values():
-            is_rival = other is not held and other.has_begun and world.now < other.renewed_at + LEASE
-            rival = world.calls[other.claim.run.id]
-            if not is_rival or rival.is_foreign:
-                continue
-            if rival is one:
-                raise BrokenPromiseError(f"{world.name(one)} runs twice under valid leases")
-            if rival.is_damaged:  # nothing says that it runs; its worker stops it at the next renewal
-                continue
-            if one.is_event and rival.is_event and mailbox_of(one.call) == mailbox_of(rival.call):
-                raise BrokenPromiseError(
-                    f"{world.name(one)} and {world.name(rival)} of one mailbox run at once"
-                )
+    for rival in _rivals(world, held):
+        if rival is one:
+            raise BrokenPromiseError(f"{world.name(one)} runs twice under valid leases")
+        if rival.is_damaged:  # nothing says that it runs; its worker stops it at the next renewal
+            continue
+        if one.is_event and rival.is_event and mailbox_of(one.call) == mailbox_of(rival.call):
+            raise BrokenPromiseError(f"{world.name(one)} and {world.name(rival)} of one mailbox run at once")
     if one.call.agent_name == THINKER and len(one.begun) == 1:
         _require_first(world, one)
+
+
+def _rivals(world: World, held: Held) -> list[KnownCall]:
+    """Return the calls of the other runs, if Redis knows their leases and this one's."""
+    if held.has_lost_lease:
+        return []
+    others = [other for worker in world.workers for other in worker.held.values() if other is not held]
+    begun = [other for other in others if other.has_begun and other.is_exclusive(world.now)]
+    calls = [world.calls[other.claim.run.id] for other in begun]
+    return [one for one in calls if not one.is_foreign]
 
 
 def _require_first(world: World, one: KnownCall) -> None:

@@ -59,7 +59,7 @@ def check_keys(world: World) -> None:
         others = same_key(world, one)
         if code == ToolCallConflictError.code and all(its.digest == key.digest for _, its in others):
             raise BrokenPromiseError(f"{world.name(one)} is in conflict with calls that are the same")
-        if code == "E_TOOL" and not one.begun:
+        if code == "E_TOOL" and not one.was_marked:
             raise BrokenPromiseError(f"{world.name(one)} has the error of another call")
         if not one.was_marked and not one.is_completed and is_shared(result):
             equal = [other for other, its in others if its.digest == key.digest]

@@ -8,10 +8,9 @@ from broker_config import serializer
 from goondan_tasks.contract.errors import ToolCancelledError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.ledger.record import Claim
-from tests.simulation.invariants import require_lease, require_startable
 from tests.simulation.limit_invariants import require_released
 from tests.simulation.parts import LeadJob
-from tests.simulation.workers import ask_for_key
+from tests.simulation.workers import ask_for_key, note_mark
 from tests.simulation.world import BrokenPromiseError, Worker, World
 from workers.job import JobState
 from workers.pool.lead import GROUP, MOST_RESULTS
@@ -29,8 +28,8 @@ def mark_by_lead(world: World, pick: Random) -> bool:
     jobs = [LeadJob.of(held.claim, world.calls[held.claim.run.id].key_line) for held in group]
     world.lead.mark(jobs)
     _require_answered(world, [job for job in jobs if job.state in (JobState.CLAIMED, JobState.MARKING)])
-    for job in jobs:
-        _note_mark(world, worker, job)
+    for job in sorted(jobs, key=lambda one: one.state is not JobState.STARTED):  # the others may fail
+        _note_answer(world, worker, job)
     return True
 
 
@@ -40,12 +39,10 @@ def _require_answered(world: World, unanswered: Sequence[LeadJob]) -> None:
         raise BrokenPromiseError(f"the worker goes on asking whether it may begin {names}")
 
 
-def _note_mark(world: World, worker: Worker, job: LeadJob) -> None:
+def _note_answer(world: World, worker: Worker, job: LeadJob) -> None:
     one, held = world.calls[job.id], worker.held[job.token]
     if job.state is JobState.STARTED:
-        require_startable(world, one)
-        require_lease(world, one)
-        held.is_marked, held.renewed_at, one.was_marked = True, world.now, True
+        note_mark(world, held)
     elif job.state is JobState.KEYED:
         ask_for_key(world, worker, held)
     elif job.state is JobState.DAMAGED and not one.is_damaged:

@@ -6,7 +6,7 @@ from typing import Any
 
 from goondan_tasks.ledger.ledger import sweep_seconds
 from tests.simulation.refusals import was_refused
-from tests.simulation.world import LEASE, BrokenPromiseError, KnownCall, World
+from tests.simulation.world import BrokenPromiseError, KnownCall, World
 
 #: the status, the time of submission and the deadline (ms) of each call with limits
 Records = dict[str, tuple[bytes | None, float, float]]
@@ -137,7 +137,7 @@ def _running(world: World, name: str) -> list[str]:
         for held in worker.held.values()
         if held.has_begun
         and not held.is_overdue
-        and world.now < held.renewed_at + LEASE
+        and held.is_exclusive(world.now)
         and not world.calls[held.claim.run.id].is_damaged
         and any(limit.name == name for limit in world.calls[held.claim.run.id].limits)
     ]

@@ -33,7 +33,11 @@ def submit_other_arguments(world: World, pick: Random) -> bool:
     """Submit a call again with other arguments, which is a conflict."""
     one = world.choose(
         pick,
-        [one for one in world.calls.values() if one.is_stored and not (one.is_damaged or one.is_doubtful)],
+        [
+            one
+            for one in world.calls.values()
+            if one.is_stored and not (one.is_damaged or one.is_doubtful or one.is_lost)
+        ],
     )
     if one is None:
         return False
@@ -122,8 +126,12 @@ def approve(world: World, pick: Random) -> bool:
 
 
 def _again(world: World, pick: Random) -> KnownCall | None:
-    is_wanted = pick.random() < 0.2
-    return world.choose(pick, [one for one in world.calls.values() if one.is_stored]) if is_wanted else None
+    if pick.random() >= 0.2:
+        return None
+    one = world.choose(pick, [one for one in world.calls.values() if one.is_stored])
+    if one is not None:
+        world.renumber(one)
+    return one
 
 
 def _claim_of(record: CallRecord) -> Claim:

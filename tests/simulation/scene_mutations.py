@@ -10,6 +10,7 @@ from tests.simulation.opened_steps import STEPS
 from tests.simulation.order_mutations import ORDERS
 from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
+from tests.simulation.restores import RESTORES
 from tests.simulation.scenes import Scene
 from tests.simulation.scripts import Mutation
 from tests.simulation.shared_keys import SHARED_KEYS
@@ -363,6 +364,39 @@ _FOREIGN_FIELDS = [
     ),
 ]
 
+_RESTORES = [
+    (
+        "a message leaves although Redis has lost its record",
+        "local is_without = not status or status == 'queued'",
+        "local is_without = status == 'queued'",
+        "",
+    ),
+    (
+        "start marks a call that Redis has lost",
+        "elseif record[1] ~= token then\n",
+        "elseif record[3] and record[1] ~= token then\n",
+        "",
+    ),
+    (
+        "finish stores the result of a call that Redis has lost",
+        "if record[1] ~= ended.token and not record.err then return 0 end",
+        "if record[1] ~= ended.token and record[10] and not record.err then return 0 end",
+        "",
+    ),
+    (
+        "renew keeps the lease of a call that Redis has lost",
+        "if record[1] == token then\n    if record[2] then\n",
+        "if record[1] == token or redis.call('EXISTS', KEYS[i]) == 0 then\n    if record[2] then\n",
+        "",
+    ),
+    (
+        "an event that Redis has lost is recorded again by its message",
+        "if ARGV[19] == '1' then return {'absent', 0, 0, 0} end",
+        "",
+        "",
+    ),
+]
+
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
     for scene, table in (
@@ -376,6 +410,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (MODELS, _MODELS),
         (BUSY_LIMITS, _BUSY_LIMITS),
         (FOREIGN_FIELDS, _FOREIGN_FIELDS),
+        (RESTORES, _RESTORES),
     )
     for name, old, new, where in table
 }

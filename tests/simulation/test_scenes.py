@@ -53,6 +53,7 @@ QUICK = [
     "an answer that is stored is paid again",
     "a reservation of several stops at a record that cannot be read",
     "a sweep stops at a record that cannot be read",
+    "start marks a call that Redis has lost",
 ]
 
 

@@ -101,20 +101,27 @@ def mark(world: World, pick: Random) -> bool:
     pairs = [held.claim.id_and_token for held in group]
     keys = [world.calls[held.claim.run.id].key_line for held in group]
     answers = world.repeated(world.ledger.start(pairs, keys), pick)
-    for held, answer in zip(group, answers, strict=True):
-        one = world.calls[held.claim.run.id]
+    rows = list(zip(group, answers, strict=True))
+    for held, answer in rows:
+        if answer == Stored.YES:
+            note_mark(world, held)
+    for held, answer in rows:  # one of these may fail
         if answer == Stored.KEYED:
             ask_for_key(world, worker, held)
-            continue
-        if answer == Stored.YES:
-            require_startable(world, one)
-            require_lease(world, one)
-            held.is_marked, held.renewed_at, one.was_marked = True, world.now, True
-            continue
-        del worker.held[held.claim.token]
+        elif answer != Stored.YES:
+            del worker.held[held.claim.token]
         if answer == Stored.CANCELLED:
             world.reaper.fail(held.claim, ToolCancelledError())
     return True
+
+
+def note_mark(world: World, held: Held) -> None:
+    """Note that Redis has confirmed a mark, after checking whether it might."""
+    one = world.calls[held.claim.run.id]
+    require_startable(world, one)
+    require_lease(world, one)
+    held.note_mark(world.now)
+    one.was_marked = True
 
 
 def ask_for_key(world: World, worker: Worker, held: Held) -> None:
@@ -147,8 +154,10 @@ def begin(world: World, pick: Random) -> bool:
         return False
     one = world.calls[held.claim.run.id]
     held.has_begun = True
-    one.begun.append((worker.name, held.claim.run.attempt))
     world.tell(f"began in {worker.name}, attempt {held.claim.run.attempt}", one)
+    if held.has_lost_mark:
+        return True
+    one.begun.append((worker.name, held.claim.run.attempt))
     require_alone(world, one, held)
     require_within_limits(world, one)
     require_only_run(world, one)
@@ -306,7 +315,7 @@ def renew_all(world: World, worker: Worker) -> None:
             worker.pauses = [one for one in worker.pauses if one[0].token != token]
         else:
             require_lease(world, world.calls[held.claim.run.id])
-            held.renewed_at = max(held.renewed_at, world.now)
+            held.renewed_at, held.has_lost_lease = max(held.renewed_at, world.now), False
 
 
 def run_long(world: World, pick: Random) -> bool:

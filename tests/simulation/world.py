@@ -88,6 +88,8 @@ class KnownCall:
     is_doubtful: bool = False
     #: whether another program has deleted its message
     has_lost_message: bool = False
+    #: whether Redis went back to a copy from before it was accepted (``restores``)
+    is_lost: bool = False
     #: whether a mark of it was confirmed, and whether it was completed while it was pending
     was_marked: bool = False
     is_completed: bool = False
@@ -127,10 +129,22 @@ class Held:
     is_overdue: bool = False
     #: whether its worker has counted its start for the rates; else that is done when it ends
     is_counted: bool = False
+    #: whether Redis went back to a copy that does not know its claim or its last renewal, and its mark
+    has_lost_lease: bool = False
+    has_lost_mark: bool = False
 
     def is_fresh(self, now: float) -> bool:
         """Whether its worker may begin it (``Job.require_fresh``)."""
         return now - self.renewed_at < LEASE * 3 / 4
+
+    def is_exclusive(self, now: float) -> bool:
+        """Whether nothing may run beside it: its lease is valid, and Redis knows it."""
+        return now < self.renewed_at + LEASE and not self.has_lost_lease
+
+    def note_mark(self, now: float) -> None:
+        """Note that Redis has confirmed its mark, and with it the lease."""
+        self.is_marked, self.renewed_at = True, now
+        self.has_lost_lease = self.has_lost_mark = False
 
 
 @dataclass(eq=False)
@@ -294,12 +308,25 @@ class World:
         """Submit the calls again whose submission was broken off."""
         if not self.unsure:
             return
+        for one in self.unsure:
+            self.renumber(one)
         admissions = self.ledger.submit_all([one.submission for one in self.unsure], "p1")
         unsure, self.unsure = self.unsure, []
         for one, admission in zip(unsure, admissions, strict=True):
             if admission.is_conflict and not one.is_damaged:
                 raise BrokenPromiseError(f"{self.name(one)} is in conflict with itself")
             self.tell("submitted again", one)
+
+    def renumber(self, one: KnownCall) -> None:
+        """Let a lost call that is submitted again be the latest one."""
+        if one.is_lost:
+            one.is_lost, one.number = False, self.next_number()
+
+    def next_number(self) -> int:
+        """Return the number of the next call."""
+        number = max(self.numbered, len(self.calls))
+        self.numbered = number + 1
+        return number
 
     @property
     def is_claimed(self) -> bool:
@@ -385,8 +412,7 @@ class World:
     ) -> KnownCall | None:
         if len(self.calls) >= MOST_CALLS:
             return None
-        number = max(self.numbered, len(self.calls))
-        self.numbered = number + 1
+        number = self.next_number()
         if is_stored and not tools and pick.random() < 0.35:
             fields: Any = {"instance_key": pick.choice(["i1", "i2"]), "event_id": f"e{number}"}
             call = outside_call(self.settings, THINKER, {"n": number}, fields, is_request=True)
