@@ -13,6 +13,7 @@ from tests.simulation.pauses import PAUSES
 from tests.simulation.restores import RESTORES
 from tests.simulation.scene_mutations import SCENE_MUTATIONS
 from tests.simulation.scenes import SWARM, Scene
+from tests.simulation.schedules import SCHEDULES
 from tests.simulation.scripts import Mutation
 from tests.simulation.shared_keys import SHARED_KEYS
 
@@ -29,6 +30,7 @@ SCENES = (
     FOREIGN_FIELDS,
     BUSY_LIMITS,
     RESTORES,
+    SCHEDULES,
 )
 
 #: by name: the scene in which it must be found, and the fault

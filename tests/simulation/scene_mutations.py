@@ -12,6 +12,7 @@ from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
 from tests.simulation.restores import RESTORES
 from tests.simulation.scenes import Scene
+from tests.simulation.schedules import SCHEDULES
 from tests.simulation.scripts import Mutation
 from tests.simulation.shared_keys import SHARED_KEYS
 
@@ -397,6 +398,37 @@ _RESTORES = [
     ),
 ]
 
+_SCHEDULES = [
+    ("a slot is not compared", " or not by_hand and state[2] ~= ARGV[3] then", " then", ""),
+    (
+        "a slot that was fired stays the next one",
+        "redis.call('HSET', KEYS[1], 'next', ARGV[5], 'at', ARGV[6])",
+        "redis.call('HSET', KEYS[1], 'at', ARGV[6])",
+        "",
+    ),
+    ("a run that is sent twice is fired twice", "if by_hand and answer then return word end", "do end", ""),
+    ("an older bundle replaces a newer one", "if known and known > since then return -1 end", "do end", ""),
+    (
+        "a newer bundle loses the next slot",
+        "if state[2] == ARGV[at + 3] and state[3] then slot, due = state[3], state[4] end",
+        "do end",
+        "",
+    ),
+    ("a newer bundle resumes what is paused", "if state[5] then slot, due = '', '' end", "do end", ""),
+    (
+        "a schedule that is taken out keeps its slots",
+        "redis.call('DEL', ns .. 'schedule:' .. name, ns .. 'schedule-runs:' .. name)",
+        "do end",
+        "",
+    ),
+    (
+        "missed slots are not counted",
+        "if ARGV[7] ~= '0' then redis.call('HINCRBY', KEYS[1], 'missed', ARGV[7]) end",
+        "do end",
+        "",
+    ),
+]
+
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
     for scene, table in (
@@ -411,6 +443,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (BUSY_LIMITS, _BUSY_LIMITS),
         (FOREIGN_FIELDS, _FOREIGN_FIELDS),
         (RESTORES, _RESTORES),
+        (SCHEDULES, _SCHEDULES),
     )
     for name, old, new, where in table
 }

@@ -54,6 +54,8 @@ QUICK = [
     "a reservation of several stops at a record that cannot be read",
     "a sweep stops at a record that cannot be read",
     "start marks a call that Redis has lost",
+    "a slot is not compared",
+    "a newer bundle loses the next slot",
 ]
 
 

@@ -11,15 +11,15 @@
 --   damaged  its record or mailbox is: it is given up, and the schedule goes on
 --   stale    another worker was first, or the schedule was changed, paused or removed meanwhile
 -- accept.lua and running.lua are put before this.
-local state = redis.call('HMGET', KEYS[1], 'digest', 'next', 'paused', 'overlap')
+local state = redis.call('HMGET', KEYS[1], 'digest', 'next', 'overlap') -- while it is paused, it has no next slot
 local by_hand = ARGV[3] == ''
-if state[1] ~= ARGV[2] or not by_hand and (state[2] ~= ARGV[3] or state[3]) then return 'stale' end
+if state[1] ~= ARGV[2] or not by_hand and state[2] ~= ARGV[3] then return 'stale' end
 
 local word, ns, id = 'missed', ARGV[9], ARGV[12]
 local batch = open_batch(KEYS[4])
 local is_open = note_ended(KEYS[1], KEYS[3], ns)
 if ARGV[4] ~= '' then
-  if is_open and state[4] == 'skip' and not by_hand then
+  if is_open and state[3] == 'skip' and not by_hand then
     word = 'skipped'
   else
     local answer = add_call(batch, add_queue(batch, KEYS[5], KEYS[6], KEYS[7]), ns .. 'call:' .. id, {
