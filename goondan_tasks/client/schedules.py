@@ -170,7 +170,7 @@ class Schedules:
             raise ScheduleNotFoundError(
                 f"Several schedules are called {name!r}.", suggestion=f"Write {names}."
             )
-        meant = closest(name, [one.full_name for one in states])
+        meant = closest(name, [*(one.full_name for one in states), *(one.schedule.name for one in states)])
         more = f" Did you mean {meant!r}?" if meant else ""
         raise ScheduleNotFoundError(f"There is no schedule {name[:200]!r}.{more}")
 
