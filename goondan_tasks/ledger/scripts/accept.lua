@@ -37,7 +37,7 @@ end
 -- new    id, call (JSON), digest, producer ('' = no client of this package), is_celery (whether a plain Celery producer
 --        reads its own result record), deadline (ms, '' = none), patience (ms that it may wait without a deadline), ttl
 --        (of the record, s), message ('' = none: its producer answers it, or a worker has it), indexes (of traces, as tracing.lua takes them); for an
---        event also ns, box
+--        event also ns, box, parked (the message of one that is parked at once)
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before; 'damaged' for
 -- one whose record or mailbox is: it is not accepted, the others of the batch are.
 local function add_call(batch, queue, key, new)
@@ -71,6 +71,9 @@ local function write_record(key, new)
   local more = {}
   if new.is_celery then more = {'celery', '1'} end
   if new.box then more[#more + 1], more[#more + 2] = 'box', new.box end
+  if new.parked then
+    for _, one in ipairs({'parked', '1', 'message', new.parked}) do more[#more + 1] = one end
+  end
   redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
     'queuedAt', new.queued_at, 'deadline', new.deadline, 'attempt', 0, unpack(more))
   redis.call('EXPIRE', key, new.ttl)
@@ -79,8 +82,10 @@ end
 -- Write the batch. unpack takes 2,000 calls at most.
 local function close_batch(batch)
   if batch.size == 0 then return end
-  redis.call('ZADD', batch.due, unpack(batch.deadlines))
-  keep_for(batch.due, batch.ttl)
+  if batch.due then
+    redis.call('ZADD', batch.due, unpack(batch.deadlines))
+    keep_for(batch.due, batch.ttl)
+  end
   for _, queue in ipairs(batch.queues) do
     if #queue.messages > 0 then
       redis.call('LPUSH', queue.queue, unpack(queue.messages))
@@ -99,7 +104,7 @@ local function close_batch(batch)
 end
 
 -- Accept a single call.
--- keys  call, due, calls:<agent>, queue, its wake-up key
+-- keys  call, due (false: the next sweep finds its deadline), calls:<agent>, queue, its wake-up key
 local function accept_call(keys, new)
   local batch = open_batch(keys[2])
   add_call(batch, add_queue(batch, keys[3], keys[4], keys[5]), keys[1], new)

@@ -20,6 +20,20 @@ local box = record[1] or record.err and ARGV[19] ~= '' and ARGV[19]
 local function release_next()
   take_out_of_mailbox(ns, box, id, KEYS[3], KEYS[4])
 end
+local function takes(key, kind)
+  local found = redis.call('TYPE', key).ok
+  return found == kind or found == 'none'
+end
+-- Accept the answer that the asker must handle. An error here leaves the event unfinished, and whatever ends it sends the
+-- answer. But keys that another program has overwritten keep no result from being stored: if `due` is one, a sweep makes it
+-- again and finds the answer among the agent's calls; if the asker's queue is one, the answer is parked in its mailbox.
+local function accept_answer()
+  local is_sent = takes(KEYS[5], 'list')
+  accept_call({KEYS[7], takes(KEYS[1], 'zset') and KEYS[1], KEYS[8], KEYS[5], KEYS[6]}, {
+    id = ARGV[21], call = ARGV[22], digest = ARGV[23], producer = '', patience = ARGV[24], ttl = ARGV[25],
+    message = is_sent and ARGV[20] or '', parked = not is_sent and ARGV[20], ns = ns, box = ARGV[26], indexes = ARGV[27],
+  })
+end
 local LATE = request .. ' late'
 if record[6] == request then return tonumber(record[5]) end
 if record[6] == LATE then return 0 end
@@ -30,6 +44,7 @@ if not is_late then
   now = finish_call(ends, KEYS[2], ttl, names, {
     id = id, token = token, agent = agent, status = ARGV[10], outcome = outcome, kind = ARGV[12],
     result = ARGV[13], done_at = ARGV[14], failure = ARGV[15], still_runs = still_runs,
+    before = ARGV[21] and accept_answer,
   })
 end
 if now <= 0 then
@@ -56,12 +71,7 @@ if record[2] then
   redis.pcall('ZREM', ns .. 'pending:' .. agent, id)
   redis.pcall('ZREM', ns .. 'approvals:' .. agent, id)
 end
-if ARGV[21] then
-  pcall(accept_call, {KEYS[7], KEYS[1], KEYS[8], KEYS[5], KEYS[6]}, {
-    id = ARGV[21], call = ARGV[22], digest = ARGV[23], producer = '', patience = ARGV[24], ttl = ARGV[25],
-    message = ARGV[20], ns = ns, box = ARGV[26], indexes = ARGV[27],
-  })
-elseif ARGV[20] and ARGV[20] ~= '' then
+if not ARGV[21] and ARGV[20] and ARGV[20] ~= '' then
   redis.pcall('LPUSH', KEYS[5], ARGV[20]) -- wakes no worker: the asker has the answer from its notification
 end
 if not still_runs then

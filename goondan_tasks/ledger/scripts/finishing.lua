@@ -44,7 +44,8 @@ end
 -- names  prefixes: results (channel of a producer), running, meta (Celery's result record), dead_letters
 -- ended  id, token, agent, status (the final one), outcome, kind ('cancelled' if that is the result, 'plain' if the
 --        result repeats all of the call but its arguments), result (JSON), done_at (ISO 8601, for Celery's record),
---        failure (see failures.lua), still_runs (whether its handler does, which keeps the claim)
+--        failure (see failures.lua), still_runs (whether its handler does, which keeps the claim), before (what is called
+--        before the result is stored, or nothing)
 -- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so; -2 if its
 -- record is damaged: then the call leaves the lists of those that run.
 local function finish_call(ends, key, ttl, names, ended)
@@ -52,6 +53,7 @@ local function finish_call(ends, key, ttl, names, ended)
     'waiting', 'notStarted', 'status', 'result')
   if record[1] ~= ended.token and not record.err then return 0 end
   if record[3] and ended.kind ~= 'cancelled' then return -1 end
+  if ended.before and not record.err then ended.before() end
   local running = ends.running[ended.agent] or {}
   running[#running + 1], ends.running[ended.agent] = ended.id, running
   if not ended.still_runs then ends.ids[#ends.ids + 1] = ended.id end

@@ -10,6 +10,7 @@ from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.ledger.submission import Submission
 from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, claimed, record_of, submission, submit
 from tests.unit.goondan_tasks.ledger.test_mailboxes import QUEUE, Post
 from tests.waiting import wait_until
@@ -220,3 +221,37 @@ def test_first_sweep_drops_an_ended_call_whose_lease_was_extended_once(ledger: L
     redis.delete(ledger.keys.swept)
     assert ledger.sweep("s").run(redis) == []
     assert redis.zscore(ledger.keys.due, call_id) is None
+
+
+def end_with_an_answer(post: Post, damaged: str) -> Submission:
+    """End an event whose asker must handle the answer, when a key has been overwritten; return the answer."""
+    event = an_event(0, asker="planner", awaited=False)
+    post.put(event)
+    claim = post.claim_event(event)
+    overwrite(post.redis, damaged)
+    result = claim.run.ok(None, 0.0)
+    answer = post.reaper.answer(claim, result)
+    assert answer is not None
+    assert post.ledger.finish(claim, result, answer).run(post.redis).stored is Stored.YES
+    return answer
+
+
+def test_answer_is_accepted_though_the_deadlines_are_damaged(redis: Redis) -> None:
+    post = Post(redis)
+    redis.hset(post.ledger.keys.agents, "planner", "{}")
+    answer = end_with_an_answer(post, post.ledger.keys.due)
+    assert redis.lrange("agent.planner.events", 0, -1) == [answer.message]
+    post.ledger.sweep("s").run(redis)
+    deadline = redis.hget(post.ledger.keys.call(answer.id), "deadline")
+    assert deadline is not None
+    assert redis.zscore(post.ledger.keys.due, answer.id) == float(deadline)
+
+
+def test_answer_waits_in_its_mailbox_while_the_queue_of_its_asker_is_damaged(redis: Redis) -> None:
+    post, queue = Post(redis), "agent.planner.events"
+    answer = end_with_an_answer(post, queue)
+    redis.delete(queue)
+    following = an_event(1, "j", asker="planner").model_copy(update={"agent_name": "planner"})
+    post.put(following)
+    assert post.claim_event(following).verdict is Verdict.WAITING
+    assert answer.message in redis.lrange(queue, 0, -1)
