@@ -207,8 +207,8 @@ _TABLE = [
     ),
     (
         "suspend forgets its expiry",
-        "redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- if",
-        "redis.call('ZREM', KEYS[2], ARGV[1]) -- if",
+        "redis.pcall('ZADD', KEYS[2], ARGV[4], ARGV[1])",
+        "redis.call('ZREM', KEYS[2], ARGV[1])",
     ),
     ("resolve completes twice", "if record[7] and record[7] ~= completion then return {'closed'} end", ""),
     (

@@ -19,19 +19,23 @@ local limits = record[6] and open_limits(ARGV[12], now)
 if limits then
   limits.leave({id = ARGV[1], token = ARGV[2], limits = record[6], has_begun = not record[7], pending_ttl = ttl})
 end
-redis.call('HSET', KEYS[1], 'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9],
-  'result', ARGV[11])
-redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) -- if this is broken off before, a sweep writes it at the end of the lease
+-- what it waits for comes with the status: a call that is only pending could never be approved
+local fields = {'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9], 'result', ARGV[11]}
+if is_approval then
+  redis.call('HDEL', KEYS[1], 'completion', 'callback') -- nothing has run yet, so there is nothing to complete
+  fields[11], fields[12] = 'approval', '1'
+elseif ARGV[8] ~= '' then
+  fields[11], fields[12] = 'callback', ARGV[8]
+end
+redis.call('HSET', KEYS[1], unpack(fields))
+-- what does not reach `due` is written there by a sweep, at the end of the lease or when it makes `due` again
+redis.pcall('ZADD', KEYS[2], ARGV[4], ARGV[1])
 keep_for(KEYS[2], ttl)
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'notStarted', 'idempotent', 'maxAttempts', 'deaths', 'retried')
-if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[8]) end
 redis.call('EXPIRE', KEYS[1], ttl)
 redis.pcall('ZREM', KEYS[3], ARGV[1]) -- these are only lists: if one is damaged, the call is pending all the same
 local indexes = {KEYS[5]}
 if is_approval then
-  redis.call('HSET', KEYS[1], 'approval', '1')
-  -- nothing has run yet, so there is nothing to complete
-  redis.call('HDEL', KEYS[1], 'completion', 'callback')
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
   indexes[2] = KEYS[6]
 end

@@ -333,3 +333,19 @@ def test_an_event_is_answered_by_its_agent_alone(ledger: Ledger, completions: Co
     event_id = identity_of(completed_event(a_call(), stored(ledger, call_id)))
     with pytest.raises(CallNotPendingError, match="it is an event"):
         completions.complete(event_id, Outcome(2), "me")
+
+
+def test_call_is_approved_that_was_held_while_the_deadlines_were_damaged(
+    ledger: Ledger, redis: Redis, completions: Completions
+) -> None:
+    redis.hset(ledger.keys.agents, "coder", "{}")
+    claim = begun(ledger, a_call())
+    redis.set(ledger.keys.due, "overwritten")
+    call_id = identity_of(a_call())
+    assert suspend(ledger, claim, is_approval=True)
+    ledger.sweep("s").run(redis)
+    deadline = redis.hget(ledger.keys.call(call_id), "deadline")
+    assert deadline is not None
+    assert redis.zscore(ledger.keys.due, call_id) == float(deadline)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    assert record_of(ledger, a_call()).status == "queued"
