@@ -112,6 +112,18 @@ def check_indexes(world: World) -> None:
             raise BrokenPromiseError(f"{short} still holds {left}")
 
 
+def check_answers(world: World) -> None:
+    """Raise BrokenPromiseError if a call has ended whose end causes an event, and there is none."""
+    ended = [
+        (call, answer)
+        for call, answer in sorted(world.answers)
+        if world.redis.type(call) == b"hash" and world.redis.hget(call, "status") in (b"done", b"dead")
+    ]
+    for call, answer in ended:
+        if not world.redis.exists(answer):
+            raise BrokenPromiseError(f"{call} has ended, and its answer was never accepted: {answer}")
+
+
 def require_lease(world: World, one: KnownCall) -> None:
     """Raise BrokenPromiseError if the lease of a call was not renewed just now."""
     due = world.redis.zscore(world.ledger.keys.due, one.id)
@@ -170,4 +182,4 @@ def _require_first(world: World, one: KnownCall) -> None:
 
 
 AFTER_STEP = (check_results, check_conformance, check_limits, check_keys)
-AT_END = (check_indexes, check_lifetimes)
+AT_END = (check_indexes, check_lifetimes, check_answers)

@@ -10,6 +10,9 @@ _GIVEN_BACK = "local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut 
 _ADMITTED = "leaving[name], left.count, left.calls[id] ="
 _COPIED = "if #copied > 0 then\n"
 _TAKEN = "redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])\nredis.call('HSET', KEYS[1], 'cancelled'"
+_HELD = "redis.call('HSET', KEYS[1], unpack(fields))\n"
+_ANSWERED = "if ended.before and not record.err then "
+_STORED = "keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], record[9], false)\n"
 _LEFT = "for agent, ids in pairs(ends.running) do"
 #: name, text, its replacement
 ORDERS = (
@@ -49,5 +52,15 @@ ORDERS = (
         "cancel takes a call before its lease",
         _TAKEN,
         f"redis.call('HSET', KEYS[1], 'cancelled', '1', 'status', 'running', 'token', ARGV[2])\n{_TAKEN}",
+    ),
+    (
+        "a result is stored before its answer is accepted",
+        _ANSWERED,
+        f"{_ANSWERED}{_STORED}",
+    ),
+    (
+        "a call is pending before it waits for its approval",
+        _HELD,
+        f"redis.call('HSET', KEYS[1], unpack(fields, 1, 10))\n{_HELD}",
     ),
 )

@@ -11,11 +11,15 @@ from random import Random
 
 from redis.exceptions import RedisError
 
+from goondan_tasks.contract.events import is_event
 from tests.simulation import producers, sweeps, workers
+from tests.simulation.invariants import check
+from tests.simulation.rare import completable, complete_pending
 from tests.simulation.refusals import Refusal, refusing
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE
-from tests.simulation.world import World
+from tests.simulation.workers import suspend_run
+from tests.simulation.world import BrokenPromiseError, Held, Worker, World
 
 Deed = Callable[[World, Random], bool]
 #: what a server says that takes no writes for now
@@ -81,12 +85,47 @@ def take(world: World, pick: Random, deed: Deed, refusal: Refusal) -> bool:
     if not refusal.met:
         return has_happened
     _note_doubts(world, refusal)
+    for script_call in refusal.met:
+        world.note_end(script_call)
     if has_ended and deed in _WORKERS and world.acting is not None:
         world.end(world.acting)
     if has_ended and deed is producers.submit:
         world.unsure += [one for one in world.calls.values() if one.is_stored and one.id in refusal.words]
         if pick.random() < 0.5:
             world.submit_again()
+    return True
+
+
+def break_off_answer(world: World, pick: Random) -> bool:
+    """Let a pending call be completed, and the script stop that stores its result and accepts its answer."""
+    worker = world.awake(pick, completable)
+    if worker is None:
+        return False
+    claim = complete_pending(world, pick, worker)
+    if claim is None:
+        return True
+    world.swept.append(claim)
+    refusal = Refusal(_FAULT, pick.choice(_PLACES), lasts=False, is_sent_again=False, before=0)
+    return take(world, pick, _settle_last, refusal)
+
+
+def break_off_hold(world: World, pick: Random) -> bool:
+    """Hold a call for an approval by a script that stops."""
+    refusal = Refusal(_FAULT, pick.choice(_PLACES), lasts=False, is_sent_again=False, before=0)
+    return take(world, pick, _hold, refusal)
+
+
+def _hold(world: World, pick: Random) -> bool:
+    worker = world.awake(pick, _unbegun)
+    return worker is not None and suspend_run(world, worker, pick.choice(_unbegun(worker)), pick)
+
+
+def _unbegun(worker: Worker) -> list[Held]:
+    return worker.held_if(lambda held: not held.is_marked and not is_event(held.claim.run.call))
+
+
+def _settle_last(world: World, _: Random) -> bool:
+    world.reaper.settle(world.swept.pop())
     return True
 
 
@@ -107,4 +146,24 @@ def _note_doubts(world: World, refusal: Refusal) -> None:
             one.is_doubtful = one.was_marked = True
 
 
-OUTAGES = Scene("outages", table=(*TABLE, (refuse_writes, 5)), grave=SWARM.grave)
+def check_outages(world: World) -> None:
+    """Raise BrokenPromiseError if a call is pending that has not begun, and nobody can approve it."""
+    check(world)
+    if world.is_followed:
+        return
+    held = [one for one in world.calls.values() if not (one.begun or one.is_damaged)]
+    with world.redis.pipeline(transaction=False) as pipe:
+        for one in held:
+            pipe.hmget(world.ledger.keys.call(one.id), "status", "approval")
+        rows = pipe.execute()
+    for one, (status, approval) in zip(held, rows, strict=True):
+        if status == b"pending" and approval is None:
+            raise BrokenPromiseError(f"{world.name(one)} waits for an approval that nobody can give")
+
+
+OUTAGES = Scene(
+    "outages",
+    table=(*TABLE, (refuse_writes, 5), (break_off_answer, 0), (break_off_hold, 0)),
+    check=check_outages,
+    grave=SWARM.grave,
+)

@@ -4,7 +4,7 @@ from random import Random
 
 from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.events import is_event
-from goondan_tasks.ledger.record import Outcome, Verdict
+from goondan_tasks.ledger.record import Claim, Outcome, Verdict
 from tests.simulation.faults import overwrite
 from tests.simulation.leads import finish_by_lead, mark_by_lead
 from tests.simulation.sweeps import sweep
@@ -12,6 +12,7 @@ from tests.simulation.watchers import look_for_cancelled
 from tests.simulation.workers import finish_many, mark, renew, suspend_run
 from tests.simulation.world import LEASE, BrokenPromiseError, Held, Worker, World
 
+_COMPLETED = Outcome({"completed": True})
 #: what a worker does with several calls at once
 _WITH_ALL = (mark, mark_by_lead, finish_many, finish_by_lead, renew, look_for_cancelled)
 
@@ -35,26 +36,34 @@ def cancel_held(world: World, _: Random) -> bool:
 
 def complete_twice(world: World, pick: Random) -> bool:
     """Make a run pending; its first completer dies before it has stored the result, and another one comes."""
-    worker = world.awake(pick, _begun)
+    worker = world.awake(pick, completable)
     if worker is None:
         return False
-    held = pick.choice(_begun(worker))
-    one = world.calls[held.claim.run.id]
-    suspend_run(world, worker, held, pick)
-    if world.status(one) != b"pending":
+    claim = complete_pending(world, pick, worker)
+    if claim is None:
         return True
-    outcome = Outcome({"completed": True})
-    try:
-        claim = world.ledger.resolve(one.id, outcome, "first").run(world.ledger.redis)
-    except GoondanError:
-        return True
-    one.is_completed = claim is not None and claim.verdict is Verdict.COMPLETED
+    one = world.calls[claim.run.id]
     world.tell("completed by one who dies", one)
     try:
-        world.completions.complete(one.id, outcome, "second")
+        world.completions.complete(one.id, _COMPLETED, "second")
     except GoondanError:
         return True
     raise BrokenPromiseError(f"{world.name(one)} was completed twice")
+
+
+def complete_pending(world: World, pick: Random, worker: Worker) -> Claim | None:
+    """Make a run pending and complete it; return the claim of the completer, who must store the result."""
+    held = pick.choice(completable(worker))
+    one = world.calls[held.claim.run.id]
+    suspend_run(world, worker, held, pick)
+    if world.status(one) != b"pending":
+        return None
+    try:
+        claim = world.ledger.resolve(one.id, _COMPLETED, "first").run(world.ledger.redis)
+    except GoondanError:
+        return None
+    one.is_completed = claim is not None and claim.verdict is Verdict.COMPLETED
+    return claim
 
 
 def damage_among_others(world: World, pick: Random) -> bool:
@@ -84,5 +93,6 @@ def lose_redis_twice(world: World, pick: Random) -> bool:
     return True
 
 
-def _begun(worker: Worker) -> list[Held]:
+def completable(worker: Worker) -> list[Held]:
+    """Return the runs of a worker that can become pending."""
     return worker.held_if(lambda held: held.has_begun and not is_event(held.claim.run.call))

@@ -319,6 +319,12 @@ _SHARED_KEYS = [
         "elseif false then",
         "",
     ),
+    (
+        "an answer is lost with the deadlines",
+        "accept_call({KEYS[7], takes(KEYS[1], 'zset') and KEYS[1],",
+        "pcall(accept_call, {KEYS[7], KEYS[1],",
+        "",
+    ),
     ("sweeps stop at a damaged key", "redis.pcall('GET', KEYS[2])", "redis.call('GET', KEYS[2])", ""),
 ]
 

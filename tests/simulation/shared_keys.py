@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 
 from broker_config.refusals import is_script_fault
 from tests.simulation.outages import DEEDS, Deed, take
+from tests.simulation.rare import completable, complete_pending
 from tests.simulation.refusals import Failure
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE
@@ -50,6 +51,24 @@ def damage_key(world: World, pick: Random) -> bool:
     return True
 
 
+def answer_without_deadlines(world: World, pick: Random) -> bool:
+    """Let a pending call be completed, and store its result when ``due`` has been overwritten."""
+    worker = world.awake(pick, completable)
+    if worker is None or not world.is_followed:
+        return False
+    claim = complete_pending(world, pick, worker)
+    if claim is None:
+        return True
+    one = world.calls[claim.run.id]
+    world.stop_following()
+    due = world.ledger.keys.due
+    world.note(f"{due} is damaged as {world.name(one)} is completed")
+    world.redis.set(due, "overwritten", ex=100_000)
+    world.reaper.settle(claim)
+    _mend(world, due)
+    return True
+
+
 def _mend(world: World, key: str) -> None:
     """Delete an overwritten key as an operator does, but for those that a sweep must make again."""
     if key == world.ledger.keys.due:
@@ -74,4 +93,6 @@ def _take(world: World, pick: Random, deed: Deed) -> None:
             raise
 
 
-SHARED_KEYS = Scene("shared-keys", table=(*TABLE, (damage_key, 3)), grave=SWARM.grave)
+SHARED_KEYS = Scene(
+    "shared-keys", table=(*TABLE, (damage_key, 3), (answer_without_deadlines, 0)), grave=SWARM.grave
+)

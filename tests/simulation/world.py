@@ -254,6 +254,8 @@ class World:
         #: the worker that acts in the current step, and calls whose submission was broken off
         self.acting: Worker | None = None
         self.unsure: list[KnownCall] = []
+        #: the records of calls, and of the events that their ends cause, while no rules are followed
+        self.answers: set[tuple[str, str]] = set()
         #: the number of the next call at least: one whose only message is lost is known no longer
         self.numbered = 0
         self.is_healing = False
@@ -302,7 +304,12 @@ class World:
     def stop_following(self) -> None:
         """Hold the scripts no longer against the rules of the model."""
         self.is_followed = False
-        watch_scripts(lambda *_: None)
+        watch_scripts(lambda script_call, _: self.note_end(script_call))
+
+    def note_end(self, script_call: ScriptCall[Any]) -> None:
+        """Note the event that the end of a call causes, if the script is one that ends it so."""
+        if script_call.script is self.ledger._scripts.finish_event and len(script_call.keys) > 6:
+            self.answers.add((script_call.keys[1], script_call.keys[6]))
 
     def submit_again(self) -> None:
         """Submit the calls again whose submission was broken off."""
