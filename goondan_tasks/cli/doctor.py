@@ -31,6 +31,7 @@ from goondan_tasks.cli.fleet_checks import (
     past_loss_checks,
     pause_checks,
     revision_checks,
+    schedule_checks,
 )
 from goondan_tasks.cli.options import flag
 from goondan_tasks.cli.output import (
@@ -46,6 +47,7 @@ from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, descr
 from goondan_tasks.fleet.call_counts import CountStore
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.schedules import ScheduleStore
 from goondan_tasks.machine import sandbox
 from goondan_tasks.machine.javascript import INSTALL, find_runtime, is_javascript, missing_runtime
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState, UnreadableRevisionsError
@@ -388,7 +390,8 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
     workspaces = sorted({record.workspace for record in known.values()})
     states = {name: _revision_state(redis, keys, name) for name in workspaces}
     elsewhere = [record.name for record in known.values() if not record.has_entry]
-    statuses = read_agents(Ledger(redis, settings), agents, workers)
+    ledger = Ledger(redis, settings)
+    statuses = read_agents(ledger, agents, workers)
     unfetched = read_unfetched_mail(redis, keys, elsewhere, older_than_seconds=UNFETCHED_SECONDS)
     earlier = earlier_workspace(bundle, settings, redis) if bundle else None
     return [
@@ -396,6 +399,7 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
         *earlier_workspace_check(earlier),
         *fleet_checks(agents, announced, workers, statuses=statuses),
         *pause_checks(statuses),
+        *schedule_checks(ScheduleStore(ledger).all(), redis_time(redis)),
         *loss_checks(statuses),
         *past_loss_checks(CountStore(redis, keys).recent_losses(LOSS_SECONDS), LOSS_SECONDS),
         *dead_letter_checks(statuses),

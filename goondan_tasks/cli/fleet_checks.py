@@ -4,12 +4,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from goondan_tasks.cli.output import local_time
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
-from goondan_tasks.contract.messages import JsonObject
-from goondan_tasks.contract.wording import counted, duration_text
+from goondan_tasks.contract.messages import JsonObject, epoch_milliseconds
+from goondan_tasks.contract.schedules import LATE_MS
+from goondan_tasks.contract.wording import counted, duration_text, on_one_line
 from goondan_tasks.fleet.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
 from goondan_tasks.fleet.call_counts import REQUEUED, Settlement
 from goondan_tasks.ledger.reaper import CAUSES
+from goondan_tasks.ledger.schedules import ScheduleState
 from goondan_tasks.revisions.active import RevisionState, UnreadableRevisionsError
 
 #: how many workers a check names
@@ -83,6 +86,30 @@ def pause_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:
     for pause in (pause for status in statuses for pause in status.queue.paused):
         words = pause.agent if pause.tool is None else f"{pause.agent} {pause.tool}"
         yield Check(f"pause of {pause.target}", "warning", pause.text, f"To end it: goondan resume {words}")
+
+
+def schedule_checks(states: Iterable[ScheduleState], now: float) -> Iterator[Check]:
+    """Say when schedules are due; warn of those that are paused, failed last, or that no worker fires.
+
+    ``now`` is Redis' time in ms.
+    """
+    for one in states:
+        name, words = f"schedule {one.full_name}", f"goondan schedules resume {one.full_name}"
+        due = None if one.due_at is None else epoch_milliseconds(one.due_at)
+        last = "" if one.last_at is None else f", last {local_time(epoch_milliseconds(one.last_at))}"
+        missed = f", {counted(one.missed, 'slot')} missed" if one.missed else ""
+        if one.paused is not None:
+            why = f": {one.paused.reason}" if one.paused.reason else ""
+            yield Check(name, "warning", on_one_line(f"paused{why}{last}{missed}"), f"To end it: {words}")
+        elif due is not None and now - due > LATE_MS:
+            late = duration_text((now - due) / 1000)
+            remedy = f"Start a worker of its bundle: goondan worker --agent {one.schedule.agent}"
+            yield Check(name, "warning", f"due for {late}: no worker fires it{last}{missed}", remedy)
+        elif one.last_error:
+            remedy = f"goondan show {one.last_id}, and goondan trace with its id."
+            yield Check(name, "warning", on_one_line(f"failed last: {one.last_error}{missed}"), remedy)
+        else:
+            yield Check(name, "ok", f"next {'never' if due is None else local_time(due)}{last}{missed}")
 
 
 def loss_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:

@@ -283,7 +283,10 @@ def metrics_server(session: Session, port: int, address: str | None = None) -> I
         from goondan_tasks.programs.metrics import serving
     host = address or session.settings.http_host
     _require_free(host, port)
-    with session.client() as client, serving(client.agent_statuses, client.call_counts, host, port) as url:
+    with (
+        session.client() as client,
+        serving(client.agent_statuses, client.call_counts, client.schedules.list, host, port) as url,
+    ):
         yield url
 
 

@@ -32,6 +32,9 @@ MOST_DUE = 100
 #: the owner of schedules that are made at run time
 RUN_TIME = ""
 
+#: the counts of a schedule
+SLOT_RESULTS = ("fired", "skipped", "missed", "damaged")
+
 Word = Literal["fired", "skipped", "missed", "damaged", "stale"]
 
 
@@ -255,7 +258,7 @@ class ScheduleStore:
             next=time("next"),
             due_at=time("at"),
             paused=read_row(SchedulePause, fields.get("paused"), f"the pause of the schedule {name!r}"),
-            **{one: whole_number(fields.get(one), name) for one in ("fired", "skipped", "missed", "damaged")},
+            **{one: whole_number(fields.get(one), name) for one in SLOT_RESULTS},
             last_slot=text("lastSlot"),
             last_at=time("lastAt"),
             last_id=text("lastId"),

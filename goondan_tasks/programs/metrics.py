@@ -22,6 +22,7 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
 from goondan_tasks.fleet.call_counts import BUCKETS, REQUEUED, Times, TotalCounts, WorkerCounts
+from goondan_tasks.ledger.schedules import SLOT_RESULTS, ScheduleState
 from goondan_tasks.machine.process import is_loopback, names_this_machine
 
 #: the codes of settled calls that alerts watch
@@ -39,6 +40,8 @@ MAX_CONNECTIONS = 50
 
 #: returns what is counted of the calls
 ReadCounts = Callable[[], TotalCounts]
+#: returns all schedules
+ReadSchedules = Callable[[], list[ScheduleState]]
 
 
 def _of_queue(field: str) -> Callable[[AgentStatus], float]:
@@ -79,9 +82,12 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
 class AgentMetrics(Collector):
     """Collects the metrics. ``goondan_up`` is 0 while Redis cannot be reached."""
 
-    def __init__(self, read: Callable[[], list[AgentStatus]], read_counts: ReadCounts) -> None:
+    def __init__(
+        self, read: Callable[[], list[AgentStatus]], read_counts: ReadCounts, read_schedules: ReadSchedules
+    ) -> None:
         self._read = read
         self._read_counts = read_counts
+        self._read_schedules = read_schedules
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering the collector does not read Redis."""
@@ -94,6 +100,7 @@ class AgentMetrics(Collector):
             with reporting_outages():  # a scrape must not wait for the end of an outage
                 statuses = self._read()
                 counts = self._read_counts()
+                schedules = self._read_schedules()
         except BrokerUnreachableError:
             up.add_metric([], 0)
             yield up
@@ -131,6 +138,21 @@ class AgentMetrics(Collector):
             settled.add_metric([agent, code], count)
         yield settled
         yield from _counted(counts.workers)
+        yield from _scheduled(schedules)
+
+
+def _scheduled(schedules: Iterable[ScheduleState]) -> Iterator[Metric]:
+    slots = CounterMetricFamily(
+        "goondan_schedule_slots", "Slots of schedules, by what became of them.", labels=["schedule", "result"]
+    )
+    paused = GaugeMetricFamily(
+        "goondan_schedule_paused", "1 while a schedule is paused.", labels=["schedule"]
+    )
+    for one in schedules:
+        for result in SLOT_RESULTS:
+            slots.add_metric([one.full_name, result], getattr(one, result))
+        paused.add_metric([one.full_name], one.paused is not None)
+    yield from (slots, paused)
 
 
 _CALL = ("worker", "process", "agent", "tool")
@@ -227,7 +249,11 @@ def _only_local(app: WSGIApplication) -> WSGIApplication:
 
 @contextmanager
 def serving(
-    read: Callable[[], list[AgentStatus]], read_counts: ReadCounts, host: str, port: int
+    read: Callable[[], list[AgentStatus]],
+    read_counts: ReadCounts,
+    read_schedules: ReadSchedules,
+    host: str,
+    port: int,
 ) -> Iterator[str]:
     """Serve the metrics on a thread during a ``with`` block; yield their URL.
 
@@ -237,7 +263,7 @@ def serving(
         OSError: the address cannot be used.
     """
     registry = CollectorRegistry()
-    registry.register(AgentMetrics(read, read_counts))
+    registry.register(AgentMetrics(read, read_counts, read_schedules))
     server, thread = start_http_server(port, host, registry)
     if is_loopback(host):
         server.set_app(_only_local(make_wsgi_app(registry)))

@@ -27,16 +27,20 @@ from goondan_tasks.cli.fleet_checks import (
     mcp_server_checks,
     past_loss_checks,
     revision_checks,
+    schedule_checks,
 )
 from goondan_tasks.client.status import AgentStatus
+from goondan_tasks.contract.messages import iso_time
+from goondan_tasks.contract.schedules import Schedule
 from goondan_tasks.fleet.agent_registry import AgentRecord, McpServerRecord, WorkerRecord, describe_agents
 from goondan_tasks.fleet.call_counts import REQUEUED, Settlement
 from goondan_tasks.fleet.crash_backoff import CrashBackoff
 from goondan_tasks.instances.earlier import EarlierWorkspace
+from goondan_tasks.ledger.schedules import SchedulePause, ScheduleState
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
 from tests.oauth_server.apps import app_document
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
-from tests.unit.goondan_tasks.cli.fake_client import agent, queue_status, worker
+from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, worker
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "examples" / "coding-swarm"
@@ -614,3 +618,27 @@ def test_a_damaged_record_of_revisions_is_one_problem_that_names_its_key(kind: s
     assert check.level == "problem"
     assert key in check.message
     assert "redis-cli DEL" in (check.remedy or "")
+
+
+def schedule_state(**fields: Any) -> ScheduleState:
+    one = Schedule(name="nightly", owner="shop", every="1h", agent="coder")
+    return ScheduleState.model_validate({"schedule": one, "due_at": iso_time(NOW + 60_000), **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "level", "message"),
+    [
+        ({}, "ok", "next "),
+        ({"missed": 3}, "ok", "3 slots missed"),
+        ({"due_at": None}, "ok", "next never"),
+        ({"due_at": iso_time(NOW - 61_000)}, "warning", "no worker fires it"),
+        ({"due_at": None, "paused": SchedulePause(reason="loops")}, "warning", "paused: loops"),
+        ({"last_error": "E_MODEL: no answer", "last_id": "c1"}, "warning", "failed last: E_MODEL"),
+    ],
+)
+def test_a_schedule_is_checked(fields: dict[str, Any], level: str, message: str) -> None:
+    [check] = schedule_checks([schedule_state(**fields)], NOW)
+
+    assert (check.name, check.level) == ("schedule shop/nightly", level)
+    assert message in check.message
+    assert bool(check.remedy) == (level != "ok")

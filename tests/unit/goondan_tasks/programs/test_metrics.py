@@ -2,6 +2,7 @@
 
 import socket
 import urllib.request
+from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
@@ -12,8 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOL
+from goondan_tasks.contract.schedules import Schedule
 from goondan_tasks.fleet.call_counts import CallCounts, CountedCall, TotalCounts
 from goondan_tasks.fleet.crash_backoff import CrashBackoff
+from goondan_tasks.ledger.schedules import SchedulePause, ScheduleState
 from goondan_tasks.programs.metrics import AgentMetrics, ReadCounts, serving
 from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, worker
 
@@ -62,9 +65,11 @@ def nothing() -> TotalCounts:
     return TotalCounts([], {}, {})
 
 
-def lines(read: object, read_counts: ReadCounts = nothing) -> list[str]:
+def lines(
+    read: object, read_counts: ReadCounts = nothing, read_schedules: Callable[[], list[ScheduleState]] = list
+) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(AgentMetrics(read, read_counts))  # type: ignore[arg-type]
+    registry.register(AgentMetrics(read, read_counts, read_schedules))  # type: ignore[arg-type]
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
@@ -149,7 +154,10 @@ def test_without_redis_that_is_all_there_is_to_say() -> None:
 
 
 def test_they_are_served_over_http() -> None:
-    with serving(busy, nothing, "127.0.0.1", 0) as url, urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
+    with (
+        serving(busy, nothing, list, "127.0.0.1", 0) as url,
+        urllib.request.urlopen(url, timeout=30) as answer,  # noqa: S310
+    ):
         text = answer.read().decode()
 
     assert 'goondan_workers{agent="coder"} 1.0' in text
@@ -165,24 +173,24 @@ def status_for(url: str, host: str) -> int:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9464", "localhost", "LOCALHOST:1", "[::1]:9464"])
 def test_on_loopback_a_local_host_name_gets_the_metrics(host: str) -> None:
-    with serving(busy, nothing, "127.0.0.1", 0) as url:
+    with serving(busy, nothing, list, "127.0.0.1", 0) as url:
         assert status_for(url, host) == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example:9464", "", "localhost.evil.example", "a:b:c", "[::1"])
 def test_on_loopback_a_foreign_host_name_gets_no_metrics(host: str) -> None:
-    with serving(busy, nothing, "127.0.0.1", 0) as url:
+    with serving(busy, nothing, list, "127.0.0.1", 0) as url:
         assert status_for(url, host) == 403
 
 
 def test_on_other_addresses_any_host_name_gets_the_metrics() -> None:
-    with serving(busy, nothing, "0.0.0.0", 0) as url:
+    with serving(busy, nothing, list, "0.0.0.0", 0) as url:
         assert status_for(url, "metrics.internal:9464") == 200
 
 
 def test_half_a_request_is_cut_off_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goondan_tasks.programs.metrics.CONNECTION_SECONDS", 0.3)
-    with serving(busy, nothing, "127.0.0.1", 0) as url:
+    with serving(busy, nothing, list, "127.0.0.1", 0) as url:
         address = ("127.0.0.1", int(urlsplit(url).port or 0))
         with socket.create_connection(address, timeout=30) as half:
             half.sendall(b"GET /metrics HT")
@@ -193,7 +201,21 @@ def test_half_a_request_is_cut_off_and_others_are_served(monkeypatch: pytest.Mon
 
 def test_a_connection_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goondan_tasks.programs.metrics.MAX_CONNECTIONS", 0)
-    with serving(busy, nothing, "127.0.0.1", 0) as url:
+    with serving(busy, nothing, list, "127.0.0.1", 0) as url:
         address = ("127.0.0.1", int(urlsplit(url).port or 0))
         with socket.create_connection(address, timeout=30) as refused:
             assert refused.recv(1) == b""
+
+
+def test_the_slots_of_schedules_are_counted_by_what_became_of_them() -> None:
+    one = Schedule(name="nightly", owner="w", every="1h", agent="coder")
+    state = ScheduleState(schedule=one, fired=7, skipped=2, missed=1, paused=SchedulePause())
+    shown = [line for line in lines(busy, read_schedules=lambda: [state]) if "schedule" in line]
+
+    assert shown == [
+        'goondan_schedule_slots_total{result="fired",schedule="w/nightly"} 7.0',
+        'goondan_schedule_slots_total{result="skipped",schedule="w/nightly"} 2.0',
+        'goondan_schedule_slots_total{result="missed",schedule="w/nightly"} 1.0',
+        'goondan_schedule_slots_total{result="damaged",schedule="w/nightly"} 0.0',
+        'goondan_schedule_paused{schedule="w/nightly"} 1.0',
+    ]
