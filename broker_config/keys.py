@@ -56,6 +56,7 @@ key                       type       holds
 ``tokens:<model>``        hash       minute -> the tokens that requests to a Model have used
 ``turn:<digest>``         list       a Turn: its Steps with their inputs, its calls
 ``results:<producer>``    channel    results, for the producer process that waits for them
+``connection:<workspace>:<name>``  hash  a Connection: its lease, cursor, counts, last event and error
 ``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
 ``oauth:grant:<name>``    hash       a subject's consent to an OAuthApp, its token encrypted
 ``oauth:sessions``        zset       id -> expires at (ms): the sessions that ask a user for consent
@@ -270,6 +271,10 @@ class Keys:
 
     def results(self, producer: str) -> str:
         return f"{self.namespace}:results:{producer}"
+
+    def connection(self, workspace: str, name: str) -> str:
+        """A Connection; both names are percent-encoded."""
+        return f"{self.namespace}:connection:{workspace}:{name}"
 
     @property
     def oauth_grants(self) -> str:

@@ -47,8 +47,12 @@ class ProcessGroup:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         output: IO[bytes] | int = subprocess.DEVNULL,
+        input: int = subprocess.DEVNULL,
+        inherited: Sequence[int] = (),
     ) -> "subprocess.Popen[bytes]":
         """Start a program in the group; ``output`` gets its stdout and stderr.
+
+        ``inherited`` are further descriptors that it gets.
 
         Raises:
             OSError: the program cannot be started, or the group has ended.
@@ -57,10 +61,11 @@ class ProcessGroup:
             list(argv),
             cwd=cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=input,
             stdout=output,
             stderr=subprocess.STDOUT,
             process_group=self._anchor.pid,
+            pass_fds=inherited,
         )
 
     def close(self) -> None:

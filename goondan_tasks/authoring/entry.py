@@ -40,6 +40,7 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel
 
 from goondan_tasks.authoring.agent_api import AgentHandler
+from goondan_tasks.authoring.connector_api import Connect
 from goondan_tasks.authoring.tool_api import ToolHandler
 from goondan_tasks.authoring.typed_tools import ToolDefinitionError, signature, typed_tool
 from goondan_tasks.contract.errors import ConfigError
@@ -50,6 +51,7 @@ from goondan_tasks.machine.javascript import INSTALL, find_runtime, is_javascrip
 _HANDLERS_HINT = "Write @tool before a function, or handlers = {'<export>': <function>, …}, at the top level."
 _HANDLE_HINT = "Define `def handle(ctx, event)`, plain or async, at the top level of the file."
 _REGISTER_HINT = "Define `def register(api)` or `def register(api, config)` at the top level of the file."
+_CONNECT_HINT = "Define `async def connect(ctx)` at the top level of the file."
 _SYNTAX_HINT = "Correct the file's Python syntax."
 #: the suggestion for a file that cannot be imported
 IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
@@ -201,6 +203,18 @@ def register_in(module: ModuleType) -> Callable[[Any, JsonObject], Any]:
         return lambda api, _: register(api)
     message = "'register' cannot be called with (api) or (api, config)"
     raise _unusable(module, message, _REGISTER_HINT, register)
+
+
+def connect_in(module: ModuleType) -> Connect:
+    """Return the ``connect`` of a connector's entry.
+
+    Raises:
+        EntryError: there is none, or it cannot be used.
+    """
+    connect = _function(module, "connect", _CONNECT_HINT)
+    if not takes(connect, 1):
+        raise _unusable(module, "'connect' cannot be called with (ctx)", _CONNECT_HINT, connect)
+    return connect
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:

@@ -53,7 +53,9 @@ from goondan_tasks.bundle.inventory import Declaration
 from goondan_tasks.bundle.models import model_findings
 from goondan_tasks.bundle.oauth_apps import oauth_app_findings
 from goondan_tasks.bundle.resources import (
+    API_VERSION,
     DEFAULT_SWARM,
+    V1_API_VERSION,
     AgentResource,
     ConnectionResource,
     ConnectorResource,
@@ -433,8 +435,9 @@ def _unused_agents(scope: Scope) -> Iterator[Finding]:
 
 
 def _connector_findings(connector: Declaration, scope: Scope) -> Iterator[Finding]:
-    yield _not_run(connector)
-    yield from entry_path_findings(connector, scope.own.root, is_run=False)
+    if connector.is_v1:
+        yield _not_run(connector)
+    yield from entry_path_findings(connector, scope.own.root, is_run=not connector.is_v1)
     names: set[str] = set()
     for path, name in connector.item_names(("spec", "events")):
         if name in names:
@@ -446,10 +449,10 @@ def _connector_findings(connector: Declaration, scope: Scope) -> Iterator[Findin
 
 
 def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Finding]:
-    yield _not_run(connection)
     yield from _ref_findings(connection, ("spec", "connectorRef"), "Connector", scope)
     yield from _ref_findings(connection, ("spec", "swarmRef"), "Swarm", scope)
     if connection.is_v1:
+        yield _not_run(connection)
         return
     connector = scope.own.find("Connector", _ref_name(connection, ("spec", "connectorRef")) or "")
     # without a name, the only Swarm counts
@@ -457,8 +460,13 @@ def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Find
     is_only = name is None and len(swarms) == 1
     swarm = swarms[0] if is_only else scope.own.find("Swarm", DEFAULT_SWARM if name is None else name)
     events = {event for _, event in connector.item_names(("spec", "events"))} if connector else set()
-    for path, _ in connection.items(("spec", "ingress", "rules")):
+    is_reached = True
+    for path, rule in connection.items(("spec", "ingress", "rules")):
         yield from _rule_findings(connection, path, events, swarm, scope)
+        if not is_reached:
+            message = "no event reaches this rule: one before it takes all"
+            yield connection.warning(path, message, "Move it up, or remove it.")
+        is_reached = is_reached and isinstance(rule, dict) and bool(rule.get("match"))
 
 
 def _rule_findings(
@@ -474,10 +482,8 @@ def _rule_findings(
 
 
 def _not_run(declaration: Declaration) -> Finding:
-    message = f"nothing runs a {declaration.kind} here: it is checked and kept"
-    suggestion = (
-        "Receive the events in your own program, and pass them on with client.send or client.request."
-    )
+    message = f"nothing runs a {declaration.kind} of {V1_API_VERSION} here: it is checked and kept"
+    suggestion = f"Write it for {API_VERSION}."
     return declaration.warning(("kind",), message, suggestion)
 
 

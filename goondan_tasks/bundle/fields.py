@@ -382,6 +382,8 @@ def _check_source(text: str | ValueSource) -> str | ValueSource:
 
 #: text that may be a secret
 Text = Annotated[str | ValueSource, PlainValidator(_read_text, json_schema_input_type=str | ValueSource)]
+#: texts by name, such as a Connection's ``secrets``
+Texts = dict[NonEmpty, Text]
 #: variables for programs by name; YAML may have a list of names, which the worker's environment must have
 Variables = Annotated[
     dict[str, Annotated[Text, AfterValidator(_check_source)]],

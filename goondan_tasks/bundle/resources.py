@@ -1,7 +1,6 @@
 """The resources of a bundle as declared in YAML (001 §12, 003 §2 and §4; 000 §7.9; DESIGN §3).
 
-Tool, Agent, Swarm, Extension, Package, OAuthApp, Model and Schedule run. Connector and Connection are
-checked and kept.
+Tool, Agent, Swarm, Extension, Package, OAuthApp, Model, Schedule, Connector and Connection run.
 """
 
 import re
@@ -24,6 +23,8 @@ from goondan_tasks.bundle.fields import (
     ResourceModel,
     RunSeconds,
     Seconds,
+    Text,
+    Texts,
     ValueSource,
     Variables,
     checked,
@@ -403,11 +404,26 @@ class Ingress(KeptSpec):
     rules: Items[IngressRule] = ()
 
 
+class VerifyWebhook(KeptSpec):
+    """How a Connector knows that an event is genuine."""
+
+    signing_secret: Text
+
+
+class Verify(KeptSpec):
+    webhook: VerifyWebhook | None = None
+
+
 class ConnectionSpec(KeptSpec):
     """A Connector tied to a Swarm."""
 
     connector_ref: OneRef
     swarm_ref: OneRef | None = None
+    #: what the Connector reads as ``ctx.config``
+    config: Texts = Field(default_factory=dict)
+    #: what it reads as ``ctx.secrets``; no environment has them
+    secrets: Texts = Field(default_factory=dict)
+    verify: Verify = Field(default_factory=Verify)
     ingress: Ingress = Field(default_factory=Ingress)
 
 

@@ -184,6 +184,9 @@ class V1ConnectorResource(ConnectorResource):
 class V1ConnectionSpec(ConnectionSpec):
     #: kept, unchecked
     ingress: Any = None
+    config: Any = None
+    secrets: Any = None
+    verify: Any = None
 
 
 class V1ConnectionResource(ConnectionResource):

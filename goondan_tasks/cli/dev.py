@@ -41,6 +41,7 @@ from goondan_tasks.cli.session import (
     require_broker,
     takes_session,
 )
+from goondan_tasks.connectors.connections import runnable
 from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError, GoondanError, require_extra
 from goondan_tasks.contract.redaction import KNOWN_SECRETS, is_named_as_secret
 from goondan_tasks.contract.wording import printable
@@ -52,6 +53,7 @@ from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, 
 from goondan_tasks.orchestrator.supervisor import (
     PROGRAM,
     LoggedProcess,
+    Program,
     Supervisor,
     start_in_group,
     worker_command,
@@ -94,7 +96,7 @@ def dev(
     install: Install = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run Redis, a worker for all agents and Flower, until Ctrl-C.
+    """Run Redis, a worker for all agents, the Connections and Flower, until Ctrl-C.
 
     When the bundle changes, it is checked and the workers load it without a restart; running calls finish
     with the code they began with. While the bundle has errors, the workers keep the last valid version.
@@ -214,6 +216,8 @@ class _Dev:
         self._pending_ref: str | None = None
         self.orchestrator = self._orchestrator_of(())
         self._is_ready = self._is_valid = True
+        #: runs the Connections, if the bundle has any
+        self._connections: Program | None = None
         #: whether a change could not be offered because Redis was unreachable
         self.is_behind = False
 
@@ -233,6 +237,7 @@ class _Dev:
         self.orchestrator.restart()
         self.orchestrator.look()
         self._is_ready, self._pending_ref = False, None
+        self._run_connections()
 
     @property
     def mode(self) -> dict[str, object]:
@@ -249,6 +254,17 @@ class _Dev:
             lambda: self._start("flower", command), lambda text: self._screen.line("flower", text)
         )
         return f"http://{LOOPBACK}:{port}"
+
+    def _run_connections(self) -> None:
+        """Run the Connections of the last valid bundle; the program that has run the earlier ones ends."""
+        if self._connections is not None:
+            self._supervisor.drop(self._connections)
+            self._connections = None
+        if runnable(self._check.passed.bundle):
+            command = [*PROGRAM, "connectors", "run"]
+            self._connections = self._supervisor.keep(
+                lambda: self._start("connectors", command), lambda text: self._screen.line("connectors", text)
+            )
 
     def look(self) -> None:
         """Restart workers that have ended; report once when all agents are served or a change is loaded."""
@@ -311,6 +327,7 @@ class _Dev:
             self.orchestrator = self._orchestrator_of(checked.agents)
             self.orchestrator.restart(is_whole=False)
             self.orchestrator.look()
+            self._run_connections()
 
     def restart(self, reason: str) -> None:
         """Restart the workers, unless the bundle has errors."""

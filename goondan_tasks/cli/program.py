@@ -113,6 +113,9 @@ SECTIONS = {
         "rollback": CommandPlace("changesets:rollback", "Restore an earlier revision of the bundle."),
     },
     "Connect": {
+        "connectors run": CommandPlace("connectors:run", "Run Connections: events from outside come in."),
+        "connectors list": CommandPlace("connectors:list_connections", "List the Connections (the default)."),
+        "connectors test": CommandPlace("connectors:test", "Show where an event would go; send nothing."),
         "mcp-server": CommandPlace("servers:mcp_server", "Serve an agent's tools to MCP clients."),
         "oauth apps": CommandPlace("oauth:apps", "List the OAuthApps of the bundle."),
         "oauth grants": CommandPlace("oauth:grants", "List the consents that users have given."),
@@ -127,6 +130,7 @@ COMMANDS = {name: place for commands in SECTIONS.values() for name, place in com
 
 GROUPS = {
     "approvals": "List, approve or deny calls that wait for an approval.",
+    "connectors": "Run Connections, or show how they fare.",
     "callbacks": "Complete pending calls over HTTP.",
     "dead-letters": "List, show, replay or drop calls that killed their workers.",
     "instances": "List, show or delete the instances of agents.",
@@ -136,7 +140,7 @@ GROUPS = {
 }
 
 #: the subcommand that a group runs if none is given
-_DEFAULTS = {"instances": "list", "schedules": "list"}
+_DEFAULTS = {"connectors": "list", "instances": "list", "schedules": "list"}
 #: options without a value, which may precede a subcommand
 _HELP = {"-h", "--help"}
 _FLAGS = {

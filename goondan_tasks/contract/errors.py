@@ -60,6 +60,7 @@
     ├── OAuthStoreError                 E_OAUTH_STORE
     ├── RecordDamagedError              E_RECORD_DAMAGED
     ├── StepLimitError                  E_STEP_LIMIT
+    ├── ConnectorError                  E_CONNECTOR            (raised by ``ctx.emit`` of a connector)
     └── WaitTimeout                     E_WAIT_TIMEOUT         (only the waiting ended)
 
 The first line of a class's docstring is its default message; ``suggestion`` says what to do next.
@@ -350,6 +351,12 @@ class StepLimitError(GoondanError, code="E_STEP_LIMIT"):
     """The Turn has used all of its Steps."""
 
     suggestion = "End the Turn with what there is, or raise policy.maxStepsPerTurn of the Swarm."
+
+
+class ConnectorError(GoondanError, code="E_CONNECTOR"):
+    """The event of a connector cannot be handed over."""
+
+    suggestion = "Read the message; `goondan connectors test` shows where an event would go."
 
 
 class WaitTimeout(GoondanError, TimeoutError, code="E_WAIT_TIMEOUT"):  # noqa: N818 - a public name

@@ -27,6 +27,7 @@ INSTALL = "Install one: pip install 'goondan-workers[node]', or Node or Bun itse
 #: the source of a compiled file, by suffix
 _COMPILED_FROM = {".js": ".ts", ".mjs": ".mts", ".cjs": ".cts"}
 _HOST = Path(__file__).with_name("node") / "host.mjs"
+_CONNECTOR = _HOST.with_name("connector.mjs")
 #: Host processes start here and then change to their own directory: Bun runs what bunfig.toml, .env,
 #: package.json and tsconfig.json of the directory name in which it starts, and tools may write workdirs.
 STARTED_IN = _HOST.parent
@@ -58,7 +59,9 @@ class Runtime:
     program: str
     version: str
 
-    def command(self, directory: Path, *arguments: str, memory_mb: int | None = None) -> list[str]:
+    def command(
+        self, directory: Path, *arguments: str, memory_mb: int | None = None, script: Path = _HOST
+    ) -> list[str]:
         """Return the command of a host process, which communicates on descriptor 3.
 
         It must be started in :data:`STARTED_IN`, and then works in ``directory``. ``memory_mb`` limits the
@@ -69,7 +72,11 @@ class Runtime:
         if self.name == "node":
             options = ["--disable-warning=ExperimentalWarning", "--enable-source-maps"]
             options += [f"--max-old-space-size={memory_mb}"] if memory_mb else []
-        return [self.program, *options, str(_HOST), str(directory), *arguments]
+        return [self.program, *options, str(script), str(directory), *arguments]
+
+    def connector(self, directory: Path, descriptor: int) -> list[str]:
+        """Return the command of a connector's process, which is started as a host is."""
+        return self.command(directory, str(descriptor), script=_CONNECTOR)
 
     def inspect(self, kind: str, file: Path) -> Any:
         """Import a file in a new process and return what it contains; this blocks until the process ends.

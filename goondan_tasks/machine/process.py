@@ -1,15 +1,23 @@
-"""What programs need of their process and machine: protected memory, SIGHUP, addresses and ports."""
+"""What programs need of their process and machine: memory, signals, variables, addresses and ports."""
 
 import ctypes
 import ipaddress
+import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 _PR_SET_DUMPABLE = 4
+#: variables about the user and the machine that programs need, besides ``LC_*``
+_MACHINE = frozenset({
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE"),
+    *("REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+})  # fmt: skip
 
 
 def close_to_other_processes() -> None:
@@ -74,3 +82,14 @@ def url_of(server: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port, *_ = server.getsockname()
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def own_environment() -> Mapping[str, str]:
+    """Return the environment of this process."""
+    return os.environ  # noqa: TID251 - child_environment selects what programs get
+
+
+def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of ``environ`` (default: this process's) that every program of a tool gets."""
+    environ = own_environment() if environ is None else environ
+    return {name: text for name, text in environ.items() if name in _MACHINE or name.startswith("LC_")}

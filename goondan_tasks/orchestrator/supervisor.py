@@ -156,7 +156,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class _Program:
+class Program:
     """A program that is restarted whenever it ends."""
 
     start: Callable[[], LoggedProcess]
@@ -195,7 +195,7 @@ class Supervisor:
         self._clock = clock
         self._present: dict[str, Member] = {}
         self._leaving: list[tuple[Member, float]] = []
-        self._programs: list[_Program] = []
+        self._programs: list[Program] = []
 
     @property
     def present(self) -> Mapping[str, Member]:
@@ -237,13 +237,20 @@ class Supervisor:
         member.process.terminate()
         self._leaving.append((member, self._clock() + self._stop_seconds if may_kill else math.inf))
 
-    def keep(self, start: Callable[[], LoggedProcess], tell: Callable[[str], None]) -> None:
+    def keep(self, start: Callable[[], LoggedProcess], tell: Callable[[str], None]) -> "Program":
         """Start a program, and restart it after each end, with growing pauses; ``tell`` gets the reasons.
 
         Raises:
             OSError: it cannot be started.
         """
-        self._programs.append(_Program(start, start(), self._clock(), tell))
+        program = Program(start, start(), self._clock(), tell)
+        self._programs.append(program)
+        return program
+
+    def drop(self, program: "Program") -> None:
+        """Ask a program that was kept running to end; it is not started again."""
+        self._programs.remove(program)
+        program.worker.process.terminate()
 
     def ended(self) -> list[Member]:
         """Return the workers that have ended since the last call, also those that were told to stop.

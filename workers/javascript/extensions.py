@@ -30,13 +30,13 @@ from goondan_tasks.contract.failure import DescribedError, describe, named_error
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.machine.javascript import INSTALL, find_runtime, missing_runtime
+from goondan_tasks.machine.process import own_environment
 from workers.javascript.host import Asked, AskedOf, Host, HostCall, HostEndedError, HostKind, OnEvent
 from workers.javascript.middleware_context import answer_of, data_of, state_of, take_over, told
 from workers.javascript.tools import MOST_RUNS, HostedTools, asked_of, on_event, order_of
 from workers.javascript.v1_context import plain
 from workers.outcome import awaited_outcome
 from workers.processes import frames
-from workers.processes.programs import own_environment
 
 logger = structlog.get_logger(__name__)
 

@@ -38,8 +38,9 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.machine.process import child_environment
 from workers.concurrency.threads import on_new_thread
-from workers.processes.programs import GUARD_SECONDS, Guard, child_environment, describe_end, exit_code
+from workers.processes.programs import GUARD_SECONDS, Guard, describe_end, exit_code
 
 # An unreadable answer fails its call at once; otherwise the call would wait for its time limit.
 #: how much of both ends of invalid JSON is searched for the id; searching all of a large result would block

@@ -7,8 +7,8 @@ from pathlib import Path
 from goondan_tasks.bundle import BoundTool, Bundle
 from goondan_tasks.bundle.fields import resolve_variables
 from goondan_tasks.machine.inner_path import unresolved
+from goondan_tasks.machine.process import child_environment
 from goondan_tasks.machine.sandbox import Sandbox
-from workers.processes.programs import child_environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,13 @@ from goondan_tasks.contract.errors import GoondanError, PayloadTooLargeError
 from goondan_tasks.contract.failure import describe, traceback_text
 from goondan_tasks.contract.messages import JsonObject, Message
 from goondan_tasks.contract.output import encoded_output, pending_of, report_of
+from goondan_tasks.machine.process import own_environment
 from workers.forks import claim_process
 from workers.handlers import find_handler
 from workers.outcome import outcome_of
 from workers.processes.channel import ChildChannel
 from workers.processes.frames import LONGEST_LINE, MOST_FIELDS
-from workers.processes.programs import ProcessRunner, own_environment
+from workers.processes.programs import ProcessRunner
 
 #: characters of a field whose line is too long, or which is not JSON
 _LONGEST_SHOWN = 10_000

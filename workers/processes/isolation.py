@@ -23,6 +23,7 @@ from goondan_tasks.bundle import BoundTool
 from goondan_tasks.contract.errors import GoondanError, ToolCrashedError, ToolTimeoutError
 from goondan_tasks.contract.failure import DescribedError
 from goondan_tasks.contract.messages import JsonObject, ToolCallError
+from goondan_tasks.machine.process import child_environment, own_environment
 from goondan_tasks.machine.sandbox import Sandbox
 from workers.cancellation import Cancellation, timed_out
 from workers.plain_context import PlainContext, call_of, wire_of
@@ -30,14 +31,7 @@ from workers.processes import frames
 from workers.processes.channel import ChildChannel
 from workers.processes.confinement import Confinement
 from workers.processes.frames import ROOM_BYTES
-from workers.processes.programs import (
-    CRASH_SECONDS,
-    Guard,
-    child_environment,
-    describe_end,
-    own_environment,
-    relayed_stderr,
-)
+from workers.processes.programs import CRASH_SECONDS, Guard, describe_end, relayed_stderr
 
 #: how long a child may take to start and to import its entry file
 START_SECONDS = 60.0

@@ -23,8 +23,8 @@ from redis.sentinel import SentinelConnectionPool
 
 from broker_config.scripts import ScriptCall
 from broker_config.vital_thread import vital_thread
+from goondan_tasks.machine.process import child_environment
 from workers.processes import lease_guard
-from workers.processes.programs import child_environment
 
 logger = structlog.get_logger(__name__)
 

@@ -23,6 +23,7 @@ from typing import Self
 
 from goondan_tasks.authoring.tool_api import ProcessOutcome
 from goondan_tasks.contract.errors import ToolError, ToolTimeoutError
+from goondan_tasks.machine.process import child_environment
 from goondan_tasks.machine.sandbox import Sandbox, encoded_variables
 from workers.cancellation import Cancellation
 from workers.processes import process_guard
@@ -193,25 +194,6 @@ CHUNK_BYTES = 65_536
 PIPE_BYTES = 1_048_576
 #: the milliseconds of a selector's timeout must fit into 32 bits
 LONGEST_WAIT_SECONDS = 3_600.0
-
-#: variables about the user and the machine that programs need, besides ``LC_*``
-_MACHINE = frozenset({
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
-    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE"),
-    *("REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-})  # fmt: skip
-
-
-def own_environment() -> Mapping[str, str]:
-    """Return the environment of this process."""
-    return os.environ  # noqa: TID251 - child_environment selects what programs get
-
-
-def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of ``environ`` (default: this process's) that every program of a tool gets."""
-    environ = own_environment() if environ is None else environ
-    return {name: text for name, text in environ.items() if name in _MACHINE or name.startswith("LC_")}
 
 
 @dataclass(frozen=True, slots=True)

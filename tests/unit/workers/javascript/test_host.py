@@ -13,11 +13,11 @@ import pytest
 
 from goondan_tasks.contract.errors import PayloadTooLargeError
 from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.machine.process import child_environment
 from tests.javascript_runtimes import NAMES, runtime
 from tests.waiting import wait_until
 from workers.javascript import host as host_module
 from workers.javascript.host import Host, HostEndedError, HostKind
-from workers.processes.programs import child_environment
 
 MOST = 100_000
 HANDLERS = """

@@ -13,11 +13,11 @@ import pytest
 
 from goondan_tasks.contract.errors import ConfigError, McpError, ToolError
 from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.machine.process import child_environment
 from tests.processes import runs
 from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, moody, opened
 from workers.mcp.servers import ReadPace, RestartTimes
 from workers.mcp.transports import KEPT_CHARACTERS
-from workers.processes.programs import child_environment
 
 
 class Recorder:

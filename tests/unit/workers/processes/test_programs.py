@@ -18,11 +18,12 @@ import pytest
 from goondan_tasks.authoring.tool_api import ProcessOutcome, RunProcess
 from goondan_tasks.contract.errors import ToolCancelledError, ToolError, ToolTimeoutError
 from goondan_tasks.machine import sandbox
+from goondan_tasks.machine.process import child_environment
 from goondan_tasks.machine.sandbox import Sandbox
 from tests.processes import runs
 from tests.waiting import wait_until
 from workers.cancellation import Cancellation
-from workers.processes.programs import Guard, ProcessRunner, child_environment, describe_end
+from workers.processes.programs import Guard, ProcessRunner, describe_end
 
 #: within it a program has begun, on a machine with much else to do
 BEGINS_SECONDS = 2

@@ -1,0 +1,1 @@
+"""Connectors: programs that receive events from outside, and where these events go."""

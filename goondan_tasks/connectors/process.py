@@ -1,0 +1,161 @@
+"""The process of one run of a connector, seen from the program that has started it: see :mod:`.child`."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from broker_config.process_group import ProcessGroup
+from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.machine.javascript import STARTED_IN, find_runtime, is_javascript, missing_runtime
+from goondan_tasks.machine.process import child_environment
+
+logger = structlog.get_logger("goondan.connector")
+
+#: the limit of a message's JSON, and of a printed line
+MAX_MESSAGE_BYTES, LONGEST_LINE = 4_194_304, 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run: a connector's file, with what its Connection gives it."""
+
+    entry: Path
+    connection: str
+    connector: str
+    config: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
+    #: the setting ``GOONDAN_JAVASCRIPT``
+    javascript: str | None = None
+
+    def command(self, descriptor: int) -> list[str]:
+        """Return the command of its process, which writes messages to ``descriptor``.
+
+        Raises:
+            ConfigError: it is TypeScript or JavaScript, and nothing here runs it.
+        """
+        if not is_javascript(self.entry):
+            return [sys.executable, "-P", "-m", "goondan_tasks.connectors.child", str(descriptor)]
+        runtime = find_runtime(self.javascript)
+        if runtime is None:
+            raise ConfigError(f"{self.entry}: {missing_runtime(self.javascript)}.")
+        return runtime.connector(self.entry.parent, descriptor)
+
+    @property
+    def started_in(self) -> Path:
+        """The directory in which its process must be started."""
+        return STARTED_IN if is_javascript(self.entry) else self.entry.parent
+
+    @property
+    def start(self) -> JsonObject:
+        """The first message to the process."""
+        return {
+            "type": "start",
+            "entry": str(self.entry),
+            "connection": self.connection,
+            "connector": self.connector,
+            "config": dict(self.config),
+            "secrets": dict(self.secrets),
+        }
+
+
+class ConnectorProcess:
+    """A started process. One thread reads its messages; any thread may write, stop or kill."""
+
+    def __init__(self, program: Program, group: ProcessGroup) -> None:
+        """Start it.
+
+        Raises:
+            ConfigError: nothing here runs the entry's language.
+            OSError: it cannot be started.
+        """
+        read, written = os.pipe()
+        try:
+            self._process = group.start(
+                program.command(written),
+                cwd=program.started_in,
+                env={**child_environment(), "PYTHONUNBUFFERED": "1"},
+                output=subprocess.PIPE,
+                input=subprocess.PIPE,
+                inherited=[written],
+            )
+        except BaseException:
+            os.close(read)
+            raise
+        finally:
+            os.close(written)
+        self._said = os.fdopen(read, "rb")
+        self._writing = threading.Lock()
+        self.log = logger.bind(connection=program.connection, connector=program.connector)
+        self._printing = threading.Thread(target=self._log_lines, daemon=True)
+        self._printing.start()
+        self.write(program.start)
+
+    def write(self, message: JsonObject) -> None:
+        """Write a message; one to a process that has ended is dropped."""
+        assert self._process.stdin is not None  # noqa: S101 - it was requested
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def messages(self) -> Iterator[Mapping[str, Any]]:
+        """Yield its messages until it ends; one that cannot be read ends it."""
+        with self._said:
+            while line := self._said.readline(MAX_MESSAGE_BYTES + 1):
+                try:
+                    message = json.loads(line)
+                    kind = message["type"]
+                except (ValueError, TypeError, KeyError):
+                    size = f"{len(line):,} bytes" if len(line) > MAX_MESSAGE_BYTES else repr(line[:200])
+                    self.log.error("connector.bad-message", message=size)
+                    self.kill()
+                    return
+                if kind == "log":
+                    self._write_line(message)
+                else:
+                    yield message
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self.write({"type": "stop"})
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def wait(self, seconds: float) -> int | None:
+        """Return its exit code, ``None`` if it runs on after that time."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """End it, and close all that leads to it."""
+        self.kill()
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            assert self._process.stdin is not None  # noqa: S101 - it was requested
+            self._process.stdin.close()
+        self._printing.join(1.0)  # its own children may hold the output open
+
+    def _log_lines(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101 - it was requested
+        with self._process.stdout as printed:
+            while line := printed.readline(LONGEST_LINE):
+                self.log.info("connector.printed", line=line.decode("utf-8", "replace").rstrip())
+
+    def _write_line(self, message: Mapping[str, Any]) -> None:
+        level, text, fields = message.get("level"), str(message.get("message")), message.get("fields")
+        write = getattr(self.log, level if level in {"debug", "info", "warning", "error"} else "info")
+        own = fields if isinstance(fields, dict) else {}
+        write(text, **{f"{name}_" if name in {"event", "self"} else name: own[name] for name in own})

@@ -1,0 +1,2 @@
+async def connect(ctx):
+    raise ConnectionError("the chat is away")
