@@ -55,7 +55,6 @@ from goondan_tasks.bundle.oauth_apps import oauth_app_findings
 from goondan_tasks.bundle.resources import (
     API_VERSION,
     DEFAULT_SWARM,
-    V1_API_VERSION,
     AgentResource,
     ConnectionResource,
     ConnectorResource,
@@ -482,7 +481,7 @@ def _rule_findings(
 
 
 def _not_run(declaration: Declaration) -> Finding:
-    message = f"nothing runs a {declaration.kind} of {V1_API_VERSION} here: it is checked and kept"
+    message = f"nothing runs a {declaration.kind} of the older version: it is checked and kept"
     suggestion = f"Write it for {API_VERSION}."
     return declaration.warning(("kind",), message, suggestion)
 

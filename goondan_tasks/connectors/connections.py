@@ -6,7 +6,6 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.bundle.entries import entry_path
 from goondan_tasks.bundle.fields import resolve_text
 from goondan_tasks.bundle.resources import ConnectionResource
-from goondan_tasks.bundle.v1_resources import V1ConnectionResource
 from goondan_tasks.connectors.handover import Source
 from goondan_tasks.connectors.process import Program
 from goondan_tasks.contract.errors import ConfigError
@@ -23,9 +22,7 @@ def runnable(bundle: Bundle, names: Sequence[str] = ()) -> list[ConnectionResour
     Raises:
         ConfigError: there is no such Connection, or it is of the older version.
     """
-    of_today = {
-        name: one for name, one in bundle.connections.items() if not isinstance(one, V1ConnectionResource)
-    }
+    of_today = {name: one for name, one in bundle.connections.items() if not one.is_v1}
     for name in names:
         if name in of_today:
             continue

@@ -79,20 +79,20 @@ class ConnectorProcess:
             OSError: it cannot be started.
         """
         read, written = os.pipe()
-        try:
-            self._process = group.start(
-                program.command(written),
-                cwd=program.started_in,
-                env={**child_environment(), "PYTHONUNBUFFERED": "1"},
-                output=subprocess.PIPE,
-                input=subprocess.PIPE,
-                inherited=[written],
-            )
-        except BaseException:
-            os.close(read)
-            raise
-        finally:
-            os.close(written)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(os.close, read)
+            try:
+                self._process = group.start(
+                    program.command(written),
+                    cwd=program.started_in,
+                    env={**child_environment(), "PYTHONUNBUFFERED": "1"},
+                    output=subprocess.PIPE,
+                    input=subprocess.PIPE,
+                    inherited=[written],
+                )
+            finally:
+                os.close(written)
+            on_failure.pop_all()
         self._said = os.fdopen(read, "rb")
         self._writing = threading.Lock()
         self.log = logger.bind(connection=program.connection, connector=program.connector)

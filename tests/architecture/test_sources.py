@@ -37,6 +37,9 @@ def test_functions_stay_short() -> None:
 BROAD_CATCHES = {
     "workers/outcome.py outcome_of",
     "workers/outcome.py awaited_outcome",
+    # the process of a connector, which reports what its code raises
+    "goondan_tasks/connectors/child.py main",
+    "goondan_tasks/connectors/child.py _run_plain",
     # raised where the result of the trip is awaited
     "goondan_tasks/client/threads.py _settle",
     # a step middleware may catch what the block of a Step raises, as around any other

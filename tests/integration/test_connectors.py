@@ -138,9 +138,7 @@ def listed(office: Office) -> str:
 
 @pytest.mark.parametrize("language", ["python", *NAMES])
 def test_secrets_are_in_no_environment_and_in_no_log(office: Office, language: str) -> None:
-    process = office.run(
-        connection(language), GOONDAN_JAVASCRIPT="" if language == "python" else language
-    )
+    process = office.run(connection(language), GOONDAN_JAVASCRIPT="" if language == "python" else language)
     wait_until(lambda: "the token is" in office.log(), PATIENCE, show=office.log)
     [began] = office.lines("seen")
     assert began["token"] == TOKEN

@@ -1,13 +1,13 @@
--- Take or renew a Connection's lease, and note how its process fares.
+-- Take or renew a Connection's lease.
 -- KEYS  connection
--- ARGV  token, owner, lease (ms), TTL (s), then fields and values to note if it is held
+-- ARGV  token, owner, lease (ms), TTL (s)
 -- Returns 0 if it is held by this token now, or how long another one holds it (ms).
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local record = redis.call('HMGET', KEYS[1], 'token', 'until')
 local left = (tonumber(record[2]) or 0) - now
 if record[1] and record[1] ~= ARGV[1] and left > 0 and left <= tonumber(ARGV[3]) then return left end
-redis.call('HSET', KEYS[1], 'token', ARGV[1], 'owner', ARGV[2], 'until', now + ARGV[3], unpack(ARGV, 5))
+redis.call('HSET', KEYS[1], 'token', ARGV[1], 'owner', ARGV[2], 'until', now + ARGV[3])
 if record[1] ~= ARGV[1] then redis.call('HSET', KEYS[1], 'since', now) end
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 return 0

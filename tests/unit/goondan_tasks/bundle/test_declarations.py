@@ -249,12 +249,8 @@ spec: { connectorRef: Connector/cli, ingress: { rules: [] } }
 """
 
 
-def test_kinds_of_other_programs_are_checked_and_kept(tmp_path: Path) -> None:
-    found = found_in(write(tmp_path, {"cli.ts": "", "goondan.yaml": KEPT}))
-    assert [(finding.level, finding.resource) for finding in found] == [
-        ("warning", "Connector/cli"),
-        ("warning", "Connection/chat"),
-    ]
+def test_kinds_without_agents_are_checked(tmp_path: Path) -> None:
+    assert found_in(write(tmp_path, {"cli.ts": "", "goondan.yaml": KEPT})) == []
     wrong = KEPT.replace("Connector/cli", "Connector/clo").replace("provider: anthropic", "provider: 5")
 
     found = found_in(write(tmp_path, {"goondan.yaml": wrong}))

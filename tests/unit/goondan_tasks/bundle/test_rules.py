@@ -247,15 +247,16 @@ def connected(tmp_path: Path, connector: str = CONNECTOR, connection: str = CONN
 
 
 @pytest.mark.requirement("oauth.context")
-def test_connector_and_connection_are_kept_with_a_warning_that_nothing_runs_them(tmp_path: Path) -> None:
-    found = connected(tmp_path)
+def test_connector_and_connection_are_valid(tmp_path: Path) -> None:
+    assert connected(tmp_path) == []
 
-    assert [(finding.level, finding.line, finding.path, finding.resource) for finding in found] == [
-        ("warning", 2, "kind", "Connection/chat"),
-        ("warning", 2, "kind", "Connector/chat"),
-    ]
-    assert "nothing runs a Connector here" in found[1].message
-    assert "client.send" in found[1].suggestion
+
+def test_rule_behind_one_that_takes_all_is_a_warning(tmp_path: Path) -> None:
+    rules = "      - route: { instanceKey: everything-else }\n"
+    [finding] = connected(tmp_path, connection=CONNECTION + rules)
+
+    assert (finding.level, finding.line, finding.path) == ("warning", 13, "spec.ingress.rules[2]")
+    assert "one before it takes all" in finding.message
 
 
 @pytest.mark.parametrize(

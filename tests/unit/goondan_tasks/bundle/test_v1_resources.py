@@ -362,8 +362,16 @@ def test_what_is_not_run_is_a_warning(tmp_path: Path) -> None:
             "spec.policy.lifecycle.autoPauseIdleSeconds",
             "'autoPauseIdleSeconds' has no effect here",
         ),
-        ("warning", "kind", "nothing runs a Connector here: it is checked and kept"),
-        ("warning", "kind", "nothing runs a Connection here: it is checked and kept"),
+        (
+            "warning",
+            "kind",
+            "nothing runs a Connector of the older version: it is checked and kept",
+        ),
+        (
+            "warning",
+            "kind",
+            "nothing runs a Connection of the older version: it is checked and kept",
+        ),
     ]
 
 
