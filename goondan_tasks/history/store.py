@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib.resources import files
 from time import monotonic
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -36,6 +36,8 @@ _UNREGISTERED = "unregistered:"
 REVISION_TTL_SECONDS = 7 * 86_400
 
 _NO_TOOLS = LeftTools()
+
+T = TypeVar("T")
 
 
 class StepStore:
@@ -69,6 +71,18 @@ class StepStore:
         producer may have read it; return whether it is this one. Two runs of one call open the same Step if
         the first was taken for dead.
         """
+        return self.run(self.keeping(record, catalog, message=message, left=left))
+
+    def run(self, script_call: ScriptCall[T]) -> T:
+        """Run a script call of :meth:`keeping` or :meth:`noting`."""
+        with naming(str(script_call.keys[0])):
+            [answer] = self._scripts.run([script_call])
+        return cast("T", answer)
+
+    def keeping(
+        self, record: StepRecord, catalog: bytes, *, message: JsonObject | None, left: LeftTools = _NO_TOOLS
+    ) -> ScriptCall[bool]:
+        """Return the script call of :meth:`keep`."""
         fields = {"step": serializer.encode(record.to_wire())}
         if message is not None:
             fields["message"] = serializer.encode(message)
@@ -82,10 +96,13 @@ class StepStore:
             revision = (record.bundle_ref, max(self.ttl_seconds, REVISION_TTL_SECONDS))
         line = _line(record, message=message)
         arguments = [self.ttl_seconds, catalog, line, *revision, *itertools.chain(*fields.items())]
-        with naming(key):
-            [[known, fault]] = self._scripts.run([ScriptCall(self._keep_step, keys, arguments)])
-        _note_fault(turn, fault)
-        return known in (None, fields["step"])
+
+        def is_kept(answer: Any) -> bool:
+            [known, fault] = answer
+            _note_fault(turn, fault)
+            return known in (None, fields["step"])
+
+        return ScriptCall(self._keep_step, keys, arguments, is_kept)
 
     def last_revision(self, agent: str, instance_key: str) -> str | None:
         """Return the revision of an instance's last Step, if this store keeps revisions."""
@@ -167,7 +184,7 @@ class StepStore:
 
     def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
         """Add calls of a Step to the record of its Turn; if only that is damaged, it is logged."""
-        self._scripts.run([self.noting(record, call_ids)])
+        self.run(self.noting(record, call_ids))
 
     def noting(self, record: StepRecord, call_ids: Sequence[str]) -> ScriptCall[None]:
         """Return the script call of :meth:`note_calls`."""

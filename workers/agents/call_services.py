@@ -5,12 +5,13 @@ Each is written once, as coroutines. For plain code, :func:`in_plain_code` runs 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -54,6 +55,7 @@ from goondan_tasks.contract.messages import (
 from goondan_tasks.contract.model_messages import StepCallResult
 from goondan_tasks.contract.names import call_identity
 from goondan_tasks.contract.on_error import OnError
+from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.contract.wording import closest
 from goondan_tasks.history import RecordedStep, ReplyCalls, StepCall, StepRecord, TurnCalls
 from workers.agents.handoffs import Handoffs, Submitted
@@ -70,6 +72,7 @@ CallSpec = Mapping[str, Any] | Sequence[Any]
 Options = Mapping[str, Any] | None
 OnResult = Callable[[ToolCallResult], Awaitable[object]]
 StepsNow = Callable[[], Steps]
+T = TypeVar("T")
 
 
 class CallWatch(Protocol):
@@ -281,6 +284,8 @@ class EntryStep(RecordedStep):
         self._steps: Steps
         self._step: OpenStep | None = None
         self._record: StepRecord | None = None
+        #: done once Redis has the Step
+        self._kept: Future[bool] | None = None
         self._calls: list[JsonObject] = []
         self._results: list[ToolCallResult] = []
         #: the answer of the middlewares once the Step has ended
@@ -312,9 +317,36 @@ class EntryStep(RecordedStep):
         self._step = step = await may_block(self._prepare, is_async=waits)
         await step.enter(is_async=self.is_async)
         with OnError(lambda _: step.break_off()):  # the Step's block does not run then
-            self._record = await may_block(partial(self._steps.keep, step), is_async=self.is_async)
+            await self._keep(step)
         self._turn.opened.append(self.record.id)
         return self
+
+    async def _keep(self, step: OpenStep) -> None:
+        """Store the Step before calls of it are submitted; raises as :meth:`Steps.keep`."""
+        unkept = self._steps.unkept(step)
+        self._record = unkept.record
+        self._kept = self._tools.handoffs.post(unkept.script_call, is_awaited=not self._goes_along)
+        if not self._goes_along and not await self._answer(self._kept):
+            opened = partial(self._steps.opened_before, unkept.record)
+            self._record = await may_block(opened, is_async=self.is_async)
+        else:
+            self._steps.note_opened(step, unkept)
+
+    @property
+    def _goes_along(self) -> bool:
+        """Whether what is stored goes with the next call: the Turn thinks, and runs no extension's code."""
+        return self._conversation is not None and self._turn.prepares_at_once
+
+    async def _answer(self, posted: "Future[T]") -> T:
+        """Wait for the answer of a script call.
+
+        Raises:
+            RecordDamagedError: the contents of a key are those of another program.
+        """
+        with naming():
+            if self.is_async and not posted.done():  # a cancelled wait must not cancel the writer's future
+                await asyncio.shield(asyncio.wrap_future(posted))
+            return posted.result()
 
     def _prepare(self) -> OpenStep:
         self._steps = self._turn.steps_now()
@@ -356,11 +388,17 @@ class EntryStep(RecordedStep):
             )
             for call in calls.submitted()
         ]
+        if self._kept is not None:
+            await self._answer(self._kept)
         if watch is not None:
             await _announce(watch, calls, submitted)
         on_result = None if watch is None else watch.answered
         results = await self._tools.results(submitted, on_result) if submitted else []
-        await may_block(partial(self._steps.note_calls, record, results), is_async=self.is_async)
+        if results:
+            noting = self._steps.store.noting(record, [result.meta.id for result in results])
+            noted = self._tools.handoffs.post(noting, is_awaited=not self._goes_along)
+            if not self._goes_along:
+                await self._answer(noted)
         answered = calls.answered(results)
         self._calls += [call.to_wire() for call in requested]
         self._results += answered

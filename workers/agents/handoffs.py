@@ -6,12 +6,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import structlog
 from redis.exceptions import ResponseError
 
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
+from broker_config.scripts import ScriptCall
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.contract.errors import (
@@ -28,6 +30,8 @@ from goondan_tasks.ledger.submission import Submission, conflict_of
 from workers.cancellation import Cancellation
 
 logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,19 @@ class Handoffs:
         """Submit an event, its secrets masked; raises as :meth:`submit_calls`."""
         masked = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
         return self._submit([self._client.submitter.prepare_event(masked)])[0]
+
+    def post(self, script_call: ScriptCall[T], *, is_awaited: bool) -> "Future[T]":
+        """Send a script call; return its answer. It runs before all calls that are submitted later.
+
+        One that is not awaited goes with the next packet, and its answer is read with those of that.
+        """
+        answer: Future[T] = Future()
+        self._writer.put_off(
+            script_call, answer.set_result, is_urgent=is_awaited, refused=answer.set_exception
+        )
+        if is_awaited:
+            self._writer.flush()
+        return answer
 
     @contextmanager
     def awaited(self, submitted: Sequence[Submitted], asker: Cancellation) -> Iterator[None]:

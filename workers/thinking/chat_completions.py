@@ -49,18 +49,26 @@ def lenient(model: "Model") -> "Model":
 async def _create(
     create: Callable[..., Awaitable[Any]],
     *,
-    messages: Any,
-    tools: Any,
+    model: str,
+    stream: bool,
+    timeout: Any,
+    extra_headers: Any,
     extra_body: Mapping[str, Any] | None,
-    **fields: Any,
+    **body: Any,
 ) -> Any:
-    """Ask for a completion; messages and tools are sent as they are.
+    """Ask for a completion; the fields of the body are sent as they are.
 
     The SDK would look through each of them for values that are not JSON yet. The library gives it none, and
     that took half of the time of a request.
     """
-    body = {"messages": messages, "tools": tools, **(extra_body or {})}
-    return await create(messages=[], extra_body=body, **fields)
+    return await create(
+        model=model,
+        messages=[],
+        stream=stream,
+        timeout=timeout,
+        extra_headers=extra_headers,
+        extra_body={**body, **(extra_body or {})},
+    )
 
 
 class _Whole:

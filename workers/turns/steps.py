@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from broker_config import serializer
+from broker_config.scripts import ScriptCall
 from goondan_tasks.authoring.extension_api import StepContext, StepResult
 from goondan_tasks.contract.calls import identity_of
 from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog
@@ -32,7 +33,7 @@ from goondan_tasks.contract.errors import (
     ToolNotInCatalogError,
     ToolTimeoutError,
 )
-from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.contract.messages import JsonObject, ToolCall
 from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.contract.table_rows import naming
@@ -220,6 +221,19 @@ class StepRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class UnkeptStep:
+    """A Step that was entered, and is not stored yet."""
+
+    record: StepRecord
+    #: what it leaves to the next Step of its Turn
+    left: LeftTools
+    #: stores it; the answer is false if another run has opened it, see :meth:`Steps.opened_before`
+    script_call: ScriptCall[bool]
+    #: a ``time.monotonic()``, from which it is kept
+    begun_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepTerms:
     """The settings and the Swarm's policy for Steps and their calls."""
 
@@ -312,25 +326,35 @@ class Steps:
             ToolTimeoutError: Redis was away for too long.
             ToolNotInCatalogError: it was opened before, and has expired just now.
         """
-        record = step.record(self.bundle_ref)
+        unkept = self.unkept(step)
+        if not patiently(partial(self.store.run, unkept.script_call)):
+            return self.opened_before(unkept.record)  # by another run of the call
+        self.note_opened(step, unkept)
+        return unkept.record
+
+    def unkept(self, step: OpenStep) -> UnkeptStep:
+        """Return a Step that was entered, to be stored; see :meth:`keep`."""
+        record, message, begun_at = step.record(self.bundle_ref), step.context.message, monotonic()
         agent, turn = record.agent_name, (record.instance_key, record.turn_id)
         tools, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
         left = LeftTools(registered=step.tools.passed_on(record.id, tools, gone), unregistered=sorted(gone))
-        message = step.context.message
-        begun = monotonic()
-        keep = partial(self.store.keep, record, step.catalog_json, message=message, left=left)
-        if not patiently(keep):  # another run of the call has opened it
-            return self._opened_before(record)
-        self._remember(KeptStep(record, step.catalog, begun + self.store.ttl_seconds))
-        self.registry.dynamic.told(agent, turn, gone)
-        tell_of_step(self.events, STEP_STARTED, record)
-        return record
+        script_call = self.store.keeping(record, step.catalog_json, message=message, left=left)
+        return UnkeptStep(record, left, script_call, begun_at)
 
-    def _opened_before(self, record: StepRecord) -> StepRecord:
-        """Return a Step as another run of its call has opened it.
+    def note_opened(self, step: OpenStep, unkept: UnkeptStep) -> None:
+        """Admit the calls of a Step here."""
+        record = unkept.record
+        self._remember(KeptStep(record, step.catalog, unkept.begun_at + self.store.ttl_seconds))
+        turn = (record.instance_key, record.turn_id)
+        self.registry.dynamic.told(record.agent_name, turn, unkept.left.unregistered)
+        tell_of_step(self.events, STEP_STARTED, record)
+
+    def opened_before(self, record: StepRecord) -> StepRecord:
+        """Return a Step as another run of its call has opened it; this blocks.
 
         Raises:
             ToolNotInCatalogError: it has expired.
+            ToolTimeoutError: Redis was away for too long.
         """
         known = self._read(record.id)
         if known is None:
@@ -339,11 +363,6 @@ class Steps:
 
     def tell_completed(self, record: StepRecord) -> None:
         tell_of_step(self.events, STEP_COMPLETED, record)
-
-    def note_calls(self, record: StepRecord, results: Sequence[ToolCallResult]) -> None:
-        """Add the calls of a Step to the record of its Turn; this blocks, and raises as :meth:`keep`."""
-        if results:
-            patiently(lambda: self.store.note_calls(record, [result.meta.id for result in results]))
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
         """Record which tools a call unregistered, for the next Step; blocks, and raises as :meth:`keep`."""

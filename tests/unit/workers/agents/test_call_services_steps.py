@@ -1,21 +1,28 @@
 """Steps that an agent's entry opens."""
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import fakeredis
 import pytest
+from redis.exceptions import ResponseError
 
 from broker_config.keys import Keys
+from broker_config.scripts import ScriptCall
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.contract.calls import new_call
+from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.contract.errors import RecordDamagedError
 from goondan_tasks.contract.names import EVENT_TOOL
 from goondan_tasks.history import StepStore
 from tests.unit.workers.default_threads import take_default_threads_away
-from workers.agents.call_services import AgentTurn, AsyncEntryStep, BlockingEntryStep
+from workers.agents.call_services import AgentTools, AgentTurn, AsyncEntryStep, BlockingEntryStep
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners
 from workers.extensions.pipelines import AgentPipelines
@@ -26,21 +33,32 @@ from workers.turns.steps import Steps, StepTerms
 
 KITCHEN = Path(__file__).parents[3] / "bundles" / "kitchen"
 
-NO_TOOLS: Any = None
+
+def tools_of(redis: fakeredis.FakeRedis) -> Any:
+    """Return tools without calls, whose writer runs a script call at once."""
+
+    def post(script_call: ScriptCall[Any], *, is_awaited: bool) -> "Future[Any]":
+        assert is_awaited
+        posted: Future[Any] = Future()
+        posted.set_result(script_call.run(redis))
+        return posted
+
+    return SimpleNamespace(handoffs=SimpleNamespace(post=post))
 
 
-class Store(StepStore):
-    """Cannot keep a Step, after a while."""
+class Unanswered:
+    """Tools whose writer answers when the test does."""
 
-    def __init__(self, redis: fakeredis.FakeRedis) -> None:
-        super().__init__(redis, Keys(), 60)
+    def __init__(self) -> None:
         self.is_asked = threading.Event()
-        self.answers = threading.Event()
+        self.is_awaited = False
+        self.answer: Future[bool] = Future()
+        self.handoffs = self
 
-    def keep(self, *args: Any, **fields: Any) -> bool:
+    def post(self, script_call: ScriptCall[Any], *, is_awaited: bool) -> "Future[bool]":
+        self.is_awaited = is_awaited
         self.is_asked.set()
-        assert self.answers.wait(30)
-        raise ValueError("not kept")
+        return self.answer
 
 
 class Kitchen:
@@ -87,25 +105,48 @@ def event_loop() -> Iterator[EventLoopThread]:
 def test_middlewares_clean_up_if_their_step_cannot_be_kept(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
-    store = Store(redis)
-    store.answers.set()
-    kitchen = Kitchen(event_loop, store)
-    with pytest.raises(ValueError, match="not kept"):
-        BlockingEntryStep(kitchen.turn(), None, NO_TOOLS).__enter__()
+    kitchen, tools = Kitchen(event_loop, StepStore(redis, Keys(), 60)), Unanswered()
+    tools.answer.set_exception(ResponseError("WRONGTYPE Operation against a key"))
+    with pytest.raises(RecordDamagedError, match="WRONGTYPE"):
+        BlockingEntryStep(kitchen.turn(), None, cast("AgentTools", tools)).__enter__()
     assert kitchen.is_tidy.wait(30)
 
 
 def test_middlewares_clean_up_if_their_turn_is_cancelled_before_the_step_is_kept(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
-    store = Store(redis)
-    kitchen = Kitchen(event_loop, store)
-    entered = event_loop.submit(AsyncEntryStep(kitchen.turn(), None, NO_TOOLS).__aenter__())
-    assert store.is_asked.wait(30)
+    kitchen, tools = Kitchen(event_loop, StepStore(redis, Keys(), 60)), Unanswered()
+    step = AsyncEntryStep(kitchen.turn(), None, cast("AgentTools", tools))
+    entered = event_loop.submit(step.__aenter__())
+    assert tools.is_asked.wait(30)
     entered.cancel()
-    is_tidy = kitchen.is_tidy.wait(30)
-    store.answers.set()
-    assert is_tidy
+    assert kitchen.is_tidy.wait(30)
+    assert not tools.answer.cancelled()  # the writer answers it
+
+
+def test_calls_of_a_step_of_a_thinking_agent_wait_until_it_is_kept(
+    redis: fakeredis.FakeRedis, event_loop: EventLoopThread
+) -> None:
+    async def use_step() -> None:
+        async with step:
+            opened.set()
+            await step.run([])
+
+    kitchen, tools, opened = (
+        Kitchen(event_loop, StepStore(redis, Keys(), 60)),
+        Unanswered(),
+        threading.Event(),
+    )
+    turn = dataclasses.replace(kitchen.turn(), prepares_at_once=True)
+    step = AsyncEntryStep(turn, None, cast("AgentTools", tools), Conversation())
+    used = event_loop.submit(use_step())
+    assert opened.wait(30)
+    assert not tools.is_awaited
+    assert not used.done()
+    tools.answer.set_exception(ResponseError("WRONGTYPE Operation against a key"))
+    with pytest.raises(RecordDamagedError, match="WRONGTYPE"):
+        used.result(30)
+    assert kitchen.is_tidy.wait(30)
 
 
 def test_steps_open_though_all_default_threads_are_taken(
@@ -113,7 +154,7 @@ def test_steps_open_though_all_default_threads_are_taken(
 ) -> None:
     async def use_step() -> int:
         take_default_threads_away()
-        async with AsyncEntryStep(kitchen.turn(), None, NO_TOOLS) as step:
+        async with AsyncEntryStep(kitchen.turn(), None, tools_of(redis)) as step:
             assert await step.run([]) == []
         return step.index
 
@@ -124,7 +165,7 @@ def test_steps_open_though_all_default_threads_are_taken(
 def test_steps_that_are_open_at_once_are_two(redis: fakeredis.FakeRedis, event_loop: EventLoopThread) -> None:
     async def use_both() -> tuple[set[int], set[str]]:
         turn = kitchen.turn()
-        steps = [AsyncEntryStep(turn, None, NO_TOOLS) for _ in range(2)]
+        steps = [AsyncEntryStep(turn, None, tools_of(redis)) for _ in range(2)]
         await asyncio.gather(*(step.__aenter__() for step in steps))
         for step in steps:
             await step.__aexit__(None, None, None)
@@ -139,7 +180,7 @@ def test_nothing_is_called_in_a_step_that_has_ended(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
     kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
-    with BlockingEntryStep(kitchen.turn(), None, NO_TOOLS) as step:
+    with BlockingEntryStep(kitchen.turn(), None, tools_of(redis)) as step:
         assert step.run([]) == []
     with pytest.raises(RuntimeError, match="only inside its with block"):
         step.run([])
@@ -151,7 +192,7 @@ def test_an_event_that_is_run_again_opens_steps_of_its_own(
     kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
     opened = []
     for attempt in (1, 2, 2):
-        with BlockingEntryStep(kitchen.turn(attempt), None, NO_TOOLS) as step:
+        with BlockingEntryStep(kitchen.turn(attempt), None, tools_of(redis)) as step:
             opened.append((step.index, step.id))
     first, again, once_more = opened
     assert first != again == once_more
