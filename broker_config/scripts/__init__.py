@@ -141,8 +141,13 @@ class ScriptConnection:
         self._connection: Connection | None = None
         self._process = os.getpid()
 
-    def run(self, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
-        """Run scripts as :func:`run_script_calls` does."""
+    def run(
+        self, script_calls: Sequence[ScriptCall[Any]], meanwhile: Callable[[], object] | None = None
+    ) -> list[Any]:
+        """Run scripts as :func:`run_script_calls` does.
+
+        What happens ``meanwhile`` is done once they are sent, before their answers are read.
+        """
         if self._process != os.getpid() or not self._in_use.acquire(blocking=False):
             return run_script_calls(self._redis, script_calls)
         all_read = False
@@ -151,7 +156,7 @@ class ScriptConnection:
             if connection.should_reconnect():  # its server is no longer the master
                 connection.disconnect()
             connection.connect()  # if need be; else _exchange_with_retry would wait for an outage twice
-            answers = _exchange_with_retry(connection, script_calls)
+            answers = _exchange_with_retry(connection, script_calls, meanwhile)
             all_read = True
         finally:
             if not all_read and self._connection is not None:
@@ -164,13 +169,21 @@ def _parsed(script_calls: Sequence[ScriptCall[Any]], answers: Sequence[Any]) -> 
     return [script_call.parse(answer) for script_call, answer in zip(script_calls, answers, strict=True)]
 
 
-def _exchange_with_retry(connection: Connection, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+def _exchange_with_retry(
+    connection: Connection,
+    script_calls: Sequence[ScriptCall[Any]],
+    meanwhile: Callable[[], object] | None = None,
+) -> list[Any]:
     return connection.retry.call_with_retry(
-        lambda: exchange(connection, script_calls), lambda error: connection.disconnect()
+        lambda: exchange(connection, script_calls, meanwhile), lambda error: connection.disconnect()
     )
 
 
-def exchange(connection: Connection, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+def exchange(
+    connection: Connection,
+    script_calls: Sequence[ScriptCall[Any]],
+    meanwhile: Callable[[], object] | None = None,
+) -> list[Any]:
     """Run scripts in one round trip, once, in half the time of redis-py's pipeline.
 
     Raises:
@@ -180,7 +193,8 @@ def exchange(connection: Connection, script_calls: Sequence[ScriptCall[Any]]) ->
     confirmation = next((one.confirmation for one in script_calls if one.confirmation is not None), None)
     barrier = [] if confirmation is None else [one.command for one in confirmation.barrier]
     sent = len(script_calls)
-    answers = send_all(connection, [*(script_call.command for script_call in script_calls), *barrier])
+    commands = [*(script_call.command for script_call in script_calls), *barrier]
+    answers = send_all(connection, commands, meanwhile=meanwhile)
     answers, confirmed = answers[:sent], answers[sent:]
     unknown = [number for number, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
     if unknown:
@@ -206,10 +220,16 @@ def _raise_if_it_counts(
 
 
 def send_all(
-    connection: Connection, commands: Sequence[tuple[Any, ...]], *, check_health: bool = True
+    connection: Connection,
+    commands: Sequence[tuple[Any, ...]],
+    *,
+    check_health: bool = True,
+    meanwhile: Callable[[], object] | None = None,
 ) -> list[Any]:
     """Send commands in one round trip and return their answers as :func:`answer_of` does."""
     connection.send_packed_command([packet(commands)], check_health=check_health)
+    if meanwhile is not None:
+        meanwhile()
     return [answer_of(connection) for _ in commands]
 
 

@@ -98,8 +98,10 @@ class Client(OperatorClient):
     ) -> ToolCallResult:
         """Submit, and wait ``timeout`` seconds for the result; raises as both do."""
         end = end_of_wait(timeout)
+        require_keywords("call()", fields, CallFields.__annotations__)
+        draft = draft_call({**fields, "agentName": agent, "toolName": tool, "args": args})
         with self.retrying(timeout):
-            pending = self.submit(agent, tool, args, **fields)
+            [pending] = self.submit_drafts([draft], is_awaited=True)
         return pending.result(None if end is None else max(0.0, end - time.monotonic()))
 
     def pending(self, call_id: str) -> PendingCall:

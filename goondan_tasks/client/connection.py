@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
@@ -201,10 +202,13 @@ class ClientConnection:
         self,
         drafts: Sequence[CallDraft],
         noting: Callable[[Sequence[str]], ScriptCall[None]] | None = None,
+        *,
+        is_awaited: bool = False,
     ) -> list[PendingCall]:
         """Submit calls in one trip, each with the active revision of its agent's bundle.
 
-        ``noting`` returns what else is sent in that trip, from the ids of the calls.
+        ``noting`` returns what else is sent in that trip, from the ids of the calls. ``is_awaited`` says that
+        this thread waits for their results next.
 
         Raises:
             AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError: see :meth:`Client.submit`.
@@ -218,7 +222,7 @@ class ClientConnection:
             with producer_span(named) as sent:
                 submissions = [self.submitter.prepare(draft) for draft in sent]
                 after = [] if noting is None else [noting([submission.id for submission in submissions])]
-                return self._accept(submissions, *after)
+                return self._accept(submissions, *after, is_awaited=is_awaited)
 
     def submit_batches(
         self, calls: Sequence[Given], draft: Callable[[Given], CallDraft]
@@ -384,19 +388,25 @@ class ClientConnection:
         self.submit_event(call)
         return sent(call)
 
-    def _accept(self, submissions: list[Submission], *after: ScriptCall[Any]) -> list[PendingCall]:
+    def _accept(
+        self, submissions: list[Submission], *after: ScriptCall[Any], is_awaited: bool = False
+    ) -> list[PendingCall]:
         self._calls.listener.start()
         # results are expected before the calls are queued: they may arrive at once
         pending = self._calls.pending([submission.id for submission in submissions])
+        glance = partial(self._calls.glance, pending[0]) if is_awaited else None
         try:
-            looked_for, conflicts = self.submitter.accept(submissions, self.producer, *after)
+            looked_for, conflicts = self.submitter.accept(
+                submissions, self.producer, *after, meanwhile=glance
+            )
         except NotConfirmedError as error:
             raise _unconfirmed(pending, error) from error
-        for call_id in looked_for:
+        for at in looked_for:
+            pending[at].was_known = True
             try:
-                self._calls.look(call_id)
+                self._calls.look(pending[at].id)
             except CallNotFoundError as error:  # the others are accepted
-                self._calls.listener.fail(call_id, error)
+                self._calls.listener.fail(pending[at].id, error)
         for at, conflict in conflicts.items():
             pending[at] = self._calls.refused(pending[at].id, conflict)
         if conflicts:

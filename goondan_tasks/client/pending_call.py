@@ -118,6 +118,10 @@ class CallService:
         expected.settle(error)
         return PendingCall(call_id, expected, self)
 
+    def glance(self, pending: "PendingCall") -> None:
+        """Wait for a result as :meth:`ResultListener.glance` does."""
+        self.listener.glance(pending._expected)
+
     def look(self, call_id: str) -> str:
         """Read a call's status, and hand over its result if there is one; sweep if it is time.
 
@@ -239,14 +243,11 @@ class PendingCall:
         self.id = call_id
         self._expected = expected
         self._calls = calls
+        #: whether it was submitted before, so that its result may be old
+        self.was_known = False
 
     def __repr__(self) -> str:
         return f"PendingCall({self.id!r})"
-
-    @property
-    def has_result(self) -> bool:
-        """Whether a result has come, which :meth:`result` returns at once; this asks nobody."""
-        return self._expected.is_there
 
     def status(self) -> str:
         """Return ``queued``, ``running``, ``pending``, ``done`` or ``dead``.

@@ -2,7 +2,7 @@
 
 import itertools
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -108,13 +108,19 @@ class Submitter:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
 
     def accept(
-        self, submissions: Sequence[Submission], producer: str, *after: ScriptCall[Any]
-    ) -> tuple[list[str], dict[int, ToolCallConflictError]]:
+        self,
+        submissions: Sequence[Submission],
+        producer: str,
+        *after: ScriptCall[Any],
+        meanwhile: Callable[[], object] | None = None,
+    ) -> tuple[list[int], dict[int, ToolCallConflictError]]:
         """Submit prepared calls, and run scripts ``after`` that; a fault becomes the call's result.
 
-        Return the ids of the calls to look for: known ones and those with a fault, which may have results
-        already, and those with damaged records, which have none. And the conflicts, by position: calls that
-        were submitted before with other arguments. The others are accepted.
+        ``meanwhile`` is called when they are sent, before it is known that they are accepted.
+
+        Return the positions of the calls to look for: known ones and those with a fault, which may have
+        results already, and those with damaged records, which have none. And the conflicts, by position:
+        calls that were submitted before with other arguments. The others are accepted.
 
         Raises:
             NotConfirmedError: all are accepted, but for conflicts, and too few replicas have confirmed it.
@@ -122,7 +128,7 @@ class Submitter:
         """
         unconfirmed: NotConfirmedError | None = None
         try:
-            admissions = self._ledger.submit_all(submissions, producer, *after)
+            admissions = self._ledger.submit_all(submissions, producer, *after, meanwhile=meanwhile)
         except ResponseError as error:
             queues = dict.fromkeys(queue_of(one.call) for one in submissions)
             name_keys((self._ledger.keys.due, *queues), error)
@@ -139,7 +145,7 @@ class Submitter:
             if admission.is_conflict:
                 conflicts[at] = conflict_of(submission)
             elif submission.fault or not admission.is_new:
-                looked_for.append(submission.id)
+                looked_for.append(at)
         return looked_for, conflicts
 
     def _follow_up(self, submission: Submission, admission: Admission) -> None:

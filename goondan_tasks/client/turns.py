@@ -79,7 +79,7 @@ class ProducerStep(RecordedStep):
     scope: TurnScope = field(repr=False)
 
     def submit(
-        self, reply: Any, timeout: float | None, timeout_seconds: float | None
+        self, reply: Any, timeout: float | None, timeout_seconds: float | None, *, is_awaited: bool = False
     ) -> tuple[ReplyCalls, Sequence[PendingCall]]:
         """Submit the tool calls of the model without waiting; raises as :meth:`Step.run`."""
         scope, connection, settings = self.scope, self.scope.connection, self.scope.connection.settings
@@ -103,7 +103,8 @@ class ProducerStep(RecordedStep):
         if not drafts:
             return calls, []
         with connection.retrying(timeout):
-            pending = connection.submit_drafts(drafts, partial(connection.step_store.noting, self.record))
+            noting = partial(connection.step_store.noting, self.record)
+            pending = connection.submit_drafts(drafts, noting, is_awaited=is_awaited)
         return calls, pending
 
 
@@ -136,7 +137,7 @@ class Step(ProducerStep):
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
         end = end_of_wait(timeout)
-        calls, pending = self.submit(reply, timeout, timeout_seconds)
+        calls, pending = self.submit(reply, timeout, timeout_seconds, is_awaited=True)
         return calls.answered([one.result(_left(end), wait_pending=wait_pending) for one in pending])
 
 
@@ -174,7 +175,9 @@ class ProducerTurn:
         """The ``turnId`` of its calls."""
         return self.scope.turn_id
 
-    def ask(self, message: JsonObject | None, timeout: float | None) -> PendingCall:
+    def ask(
+        self, message: JsonObject | None, timeout: float | None, *, is_awaited: bool = False
+    ) -> PendingCall:
         """Ask for the next Step; return the call whose result :meth:`take` reads."""
         if message is not None and not isinstance(message, dict):
             raise ToolInputValidationError(f"A Step begins with an object, not {message!r:.200}.")
@@ -183,7 +186,7 @@ class ProducerTurn:
         asked = StepInput(index=index, message=message, previous_step_id=previous)
         draft = self.scope.draft(STEP_TOOL, asked.to_wire(), opening_id(index, self._failures))
         with self.scope.connection.retrying(timeout):
-            [pending] = self.scope.connection.submit_drafts([draft])
+            [pending] = self.scope.connection.submit_drafts([draft], is_awaited=is_awaited)
         return pending
 
     def take(self, opened: ToolCallResult, *, is_new: bool) -> KeptStep:
@@ -229,8 +232,8 @@ class Turn(ProducerTurn):
                 as :meth:`Client.submit`.
         """
         end = end_of_wait(timeout)
-        pending = self.ask(message, timeout)
-        is_new = not pending.has_result
+        pending = self.ask(message, timeout, is_awaited=True)
+        is_new = not pending.was_known
         kept = self.take(pending.result(_left(end)), is_new=is_new)
         return Step(kept.catalog, kept.record, self.scope)
 
@@ -252,7 +255,7 @@ class AsyncTurn(ProducerTurn):
         """Open the next Step; see :meth:`Turn.step`."""
         end = end_of_wait(timeout)
         pending = await self.scope.connection.threads.run(self.ask, message, timeout)
-        is_new = not pending.has_result
+        is_new = not pending.was_known
         opened = await pending.wait(_left(end))
         kept = await self.scope.connection.threads.run(self.take, opened, is_new=is_new)
         return AsyncStep(kept.catalog, kept.record, self.scope)

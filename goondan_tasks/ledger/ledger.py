@@ -9,7 +9,7 @@ raise ``redis.exceptions.RedisError``; a :class:`broker_config.pipelined_writer.
 import itertools
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -102,9 +102,13 @@ class Ledger(CallRecords):
         return scripts.start, scripts.progress, scripts.finish, scripts.finish_event, scripts.release
 
     def submit_all(
-        self, submissions: Sequence[Submission], producer: str, *after: ScriptCall[Any]
+        self,
+        submissions: Sequence[Submission],
+        producer: str,
+        *after: ScriptCall[Any],
+        meanwhile: Callable[[], object] | None = None,
     ) -> list[Admission]:
-        """Accept calls, then run the scripts ``after``, in one trip; known calls are left unchanged.
+        """Accept new calls, and run scripts ``after`` that, in one trip; ``meanwhile`` before it is answered.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached, or refuses the command.
@@ -112,7 +116,7 @@ class Ledger(CallRecords):
                 then those of ``after``.
         """
         calls = [self.submit_batch(batch, producer) for batch in batches(submissions)]
-        answers = self._submissions.run([*calls, *after])[: len(calls)]
+        answers = self._submissions.run([*calls, *after], meanwhile)[: len(calls)]
         return list(itertools.chain.from_iterable(answers))
 
     def submit(self, submission: Submission, producer: str) -> ScriptCall[Admission]:

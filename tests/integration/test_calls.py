@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.client import AsyncClient, Client, connection
+from goondan_tasks.client import AsyncClient, Client, results
+from goondan_tasks.client import connection as client_connection
+from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.contract.errors import (
     AgentNotFoundError,
     CallNotFoundError,
@@ -15,6 +17,7 @@ from goondan_tasks.contract.errors import (
     ToolCallConflictError,
     WaitTimeout,
 )
+from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.testing import LocalStack
 
@@ -194,17 +197,56 @@ def test_conflicts_among_many_calls_leave_the_handles_of_all(client: Client) -> 
             refused.result(PATIENCE)
 
 
+def test_a_slow_result_is_waited_for_after_its_call_is_accepted(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "GLANCE_SECONDS", 0.0)
+    assert client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
+
+
+def test_a_call_in_conflict_raises_and_one_made_again_has_its_first_result(client: Client) -> None:
+    def call(n: int) -> ToolCallResult:
+        fields: Any = {"turn_id": turn, "tool_call_id": "c"}
+        return client.call("smith", "echo__args", {"n": n}, timeout=PATIENCE, **fields)
+
+    turn = f"turn-{secrets.token_hex(6)}"
+    first = call(1)
+    with pytest.raises(ToolCallConflictError):
+        call(2)
+    assert call(1) == first
+
+
+def test_a_call_whose_acceptance_is_not_heard_runs_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glance, lost = ResultListener.glance, iter([True, False])
+    client.call("smith", "echo__args", timeout=PATIENCE)
+    connection = client._ledger._submissions._connection
+    assert connection is not None
+
+    def lose(listener: ResultListener, expected: Expected) -> None:
+        glance(listener, expected)
+        if next(lost):
+            connection.disconnect()  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(results, "GLANCE_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr(ResultListener, "glance", lose)
+    result = client.call("smith", "echo__args", {"n": 3}, timeout=PATIENCE)
+    assert list(lost) == []
+    assert (result.output, result.meta.attempt) == ({"n": 3}, 1)
+
+
 @pytest.fixture
 def trips(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let one trip take three calls, and return how many each trip has taken."""
     taken: list[int] = []
     accept = client.submitter.accept
 
-    def note(submissions: Sequence[Submission], producer: str) -> Any:
+    def note(submissions: Sequence[Submission], producer: str, **fields: Any) -> Any:
         taken.append(len(submissions))
-        return accept(submissions, producer)
+        return accept(submissions, producer, **fields)
 
-    monkeypatch.setattr(connection, "MOST_SUBMITTED", 3)
+    monkeypatch.setattr(client_connection, "MOST_SUBMITTED", 3)
     monkeypatch.setattr(client.submitter, "accept", note)
     return taken
 

@@ -186,6 +186,62 @@ def test_a_subscription_that_is_lost_while_one_reads_is_made_again(
         waiting.result(LONG)
 
 
+def test_glance_ends_with_the_result(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "NAP_SECONDS", LONG)
+    monkeypatch.setattr(results, "GLANCE_SECONDS", LONG)
+    post.until_nobody_reads()
+    expected = post.expected("mine")
+    post.tell("mine")
+    post.listener.glance(expected)
+
+    assert expected.is_there
+    assert post.readers["mine"] == threading.current_thread().name
+
+
+def test_glance_at_a_result_that_does_not_come_ends_in_time(post: Post) -> None:
+    post.until_nobody_reads()
+    expected = post.expected("mine")
+    post.listener.glance(expected)
+
+    assert not expected.is_there
+    assert not post.listener._blocked
+    post.tell("mine")
+    post.listener.wait(expected, LONG)
+    assert expected.is_there
+
+
+def test_one_does_not_glance_while_others_wait(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "NAP_SECONDS", LONG)
+    monkeypatch.setattr(results, "OWN_SECONDS", LONG)
+    monkeypatch.setattr(results, "GLANCE_SECONDS", LONG)
+    with two_who_wait(post) as (first, second):
+        post.listener.glance(post.expected("another's"))
+        post.tell("mine")
+        post.tell("his")
+        first.result(LONG)
+        second.result(LONG)
+
+
+def test_subscription_that_is_lost_during_a_glance_is_made_again(
+    post: Post, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "GLANCE_SECONDS", LONG)
+    monkeypatch.setattr(results, "PAUSE_SECONDS", 0.01)
+    post.until_nobody_reads()
+    expected = post.expected("mine")
+    with ThreadPoolExecutor() as pool:
+        glancing = pool.submit(post.listener.glance, expected)
+        wait_until(post.listener._reading.locked)
+        redis.client_kill_filter(_type="pubsub")
+        glancing.result(LONG)
+
+        def is_heard() -> bool:
+            post.tell("mine")
+            return expected.is_there
+
+        wait_until(is_heard)
+
+
 def test_closed_subscription_is_not_read(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     post.listener.close()
     post.listener.wait(post.expected("mine"), 0.05)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from redis import Redis
@@ -11,6 +11,7 @@ import broker_config.scripts
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis
 from broker_config.scripts import Script, ScriptCall, ScriptConnection
+from tests.waiting import wait_until
 
 ECHO = Script.of("return ARGV[1]")
 
@@ -44,6 +45,35 @@ def test_an_answer_that_an_interruption_leaves_unread_is_not_taken_for_the_next_
     interrupted = patch.object(broker_config.scripts, "answer_of", side_effect=KeyboardInterrupt)
     with interrupted, pytest.raises(KeyboardInterrupt):
         scripts.run(echo("unread"))
+    assert scripts.run(echo("next")) == [b"next"]
+
+
+def test_scripts_are_sent_before_what_happens_meanwhile(scripts: ScriptConnection, redis: Redis) -> None:
+    write: ScriptCall[object] = ScriptCall(Script.of("return redis.call('SET', KEYS[1], 'x')"), ["sent"], [])
+    assert scripts.run([write]) == [b"OK"]  # from now on Redis knows it
+    redis.delete("sent")
+
+    def meanwhile() -> None:
+        wait_until(lambda: redis.get("sent") == b"x")
+
+    assert scripts.run([write], meanwhile) == [b"OK"]
+
+
+def test_scripts_whose_answers_are_lost_meanwhile_run_again(scripts: ScriptConnection) -> None:
+    lost, kept = iter([True, False]), scripts._connection
+    assert kept is not None
+
+    def meanwhile() -> None:
+        if next(lost):
+            kept.disconnect()  # type: ignore[no-untyped-call]
+
+    assert scripts.run(echo("again"), meanwhile) == [b"again"]
+    assert list(lost) == []
+
+
+def test_an_interruption_meanwhile_leaves_no_answer_behind(scripts: ScriptConnection) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        scripts.run(echo("unread"), Mock(side_effect=KeyboardInterrupt))
     assert scripts.run(echo("next")) == [b"next"]
 
 

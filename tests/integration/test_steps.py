@@ -9,7 +9,8 @@ import pytest
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.client import AsyncClient, Client, StepCallResult
+from goondan_tasks.client import AsyncClient, Client, StepCallResult, results
+from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.contract.errors import (
     CallNotFoundError,
     HandoffError,
@@ -22,6 +23,7 @@ from goondan_tasks.contract.errors import (
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 from tests.integration.results import code_of, error_of
+from tests.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "bundles" / "kitchen"
 
@@ -459,6 +461,28 @@ def test_a_producer_that_begins_the_turn_once_more_gets_the_same_steps_and_resul
     assert len(set(go())) == 4
     with pytest.raises(ToolCallConflictError):
         client.turn("plain-cook", "again", turn_id="turn-again").step({"n": 7}, timeout=PATIENCE)
+
+
+def test_a_turn_goes_on_when_each_result_comes_before_its_call_is_known_to_be_accepted(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glance, has_come = ResultListener.glance, list[bool]()
+    monkeypatch.setattr(results, "NAP_SECONDS", 2 * PATIENCE)
+    client.call("plain-cook", "stove__context", timeout=PATIENCE)
+    wait_until(lambda: not client._calls.listener._reading.locked())
+
+    def note(listener: ResultListener, expected: Expected) -> None:
+        glance(listener, expected)
+        has_come.append(expected.is_there)
+
+    monkeypatch.setattr(results, "GLANCE_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr(ResultListener, "glance", note)
+    turn = client.turn("plain-cook", "early")
+    for index in range(2):
+        step = turn.step(timeout=PATIENCE)
+        ran = step.run([call("stove__context", call_id=f"c{n}") for n in range(3)], timeout=PATIENCE)
+        assert (step.index, codes(ran)) == (index, [None, None, None])
+    assert has_come == [True] * 4
 
 
 def test_step_that_has_expired_is_not_given_again(kitchen: LocalStack, client: Client) -> None:
