@@ -12,11 +12,15 @@
 -- An answer that the asking agent already has needs no handling and has no record: its verdict is told.
 -- Returns false, also if the record is damaged, or what claim_call returns, then the ref and the id. If revisions are
 -- followed, a call without a ref
--- runs with this one. A call of a Step runs with the Step's, which only a claim of its own can find out.
--- Arguments may contain text that looks like a ref. They come before the real one, so all matches must be right.
+-- runs with this one. A call of a Step that names none runs with the Step's, which only a claim of its own can find out.
+-- Arguments may contain text that looks like a ref, so all matches must be right, and that of a call of a Step must be
+-- where clients write it.
 -- a message that was admitted from a wait queue begins with a space
 local OURS = '^ ?{"headers":{"lang":"py","task":"(goondan%.[a-z_]+)","id":"([^"\\]+)","shadow":"?([^"\\]+)"?,'
 local REF = 'bundleRef\\*":\\*"([^"\\]+)'
+-- the beginning of a call that names its ref, in a message of a client: its texts, and what it has of a chain
+local NAMED = '"body":"%[%[%],{\\"call\\":{\\"v\\":1,' .. string.rep('\\"%a+\\":\\"[^"\\]*\\",', 8)
+  .. '\\"callChain\\":%[%],\\"bundleRef\\":'
 local EVENT_TOOLS = { -- goondan_tasks/contract/events.py
   ['goondan.delegate'] = 'goondan__delegate',
   ['goondan.delegate_result'] = 'goondan__delegate-result',
@@ -41,12 +45,11 @@ local function terms_of_event(known, agent, task, id)
 end
 
 local function terms_of_call(known, tool, message)
-  local is_named = false
   for ref in string.gmatch(message, REF) do
     if ref ~= decoded.ref then return false end
-    is_named = true
   end
-  if decoded.ref ~= '' and not is_named and string.find(message, 'stepId', 1, true) then return false end
+  local is_of_step = decoded.ref ~= '' and string.find(message, 'stepId', 1, true)
+  if is_of_step and not string.find(message, NAMED) then return false end
   if known[tool] == false then return false end
   return known[tool] or {'0', decoded.most, 0}
 end

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from goondan_tasks.contract.calls import new_call
+from broker_config import serializer
+from goondan_tasks.contract.calls import identity_of, new_call, queue_element
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.submission import call_json
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, reserved, submit
 
 OLD, NEW = f"git:{'1' * 40}", f"git:{'2' * 40}"
@@ -22,14 +24,23 @@ def a_call(args: Any = None, *, ref: str | None = None, **fields: object) -> Too
 
 
 def claimed_on_reserve(
-    redis: Redis, ledger: Ledger, call: ToolCall, active: str | None, *, is_served: bool = True
+    redis: Redis,
+    ledger: Ledger,
+    call: ToolCall,
+    active: str | None,
+    *,
+    is_served: bool = True,
+    is_of_client: bool = False,
 ) -> Claim | None:
     """Let a worker of the active revision reserve a call's message; return the claim that comes with it."""
     submit(ledger, call)
     claim_on_reserve = ledger.claim_on_reserve(
         "w1", 3, {"agent.coder": {}} if is_served else {}, bundle_ref=active
     )
-    job = reserved(redis, claim_on_reserve, call)
+    message = None
+    if is_of_client:
+        message = queue_element(identity_of(call), call, call_json(call, serializer.encode(call.args)))
+    job = reserved(redis, claim_on_reserve, call, message)
     return None if job is None else job.claim
 
 
@@ -46,12 +57,23 @@ def test_a_call_of_an_agent_whose_limits_the_worker_does_not_know_is_not_claimed
         a_call({"bundleRef": OLD}, ref=NEW),
         a_call(ref=OLD),
         a_call(step_id="s1"),
+        a_call({"bundleRef": NEW}, step_id="s1"),
+        a_call({"callChain": [], "bundleRef": NEW}, step_id="s1"),
+        a_call(ref=OLD, step_id="s1"),
     ],
 )
+@pytest.mark.parametrize("is_of_client", [True, False])
 def test_a_call_whose_revision_may_be_another_is_not_claimed_early(
-    redis: Redis, ledger: Ledger, call: ToolCall
+    redis: Redis, ledger: Ledger, call: ToolCall, is_of_client: bool
 ) -> None:
-    assert claimed_on_reserve(redis, ledger, call, NEW) is None
+    assert claimed_on_reserve(redis, ledger, call, NEW, is_of_client=is_of_client) is None
+
+
+def test_a_call_of_a_step_that_names_the_revision_is_claimed_early(redis: Redis, ledger: Ledger) -> None:
+    call = a_call({"bundleRef": NEW}, ref=NEW, step_id="s1")
+    claim = claimed_on_reserve(redis, ledger, call, NEW, is_of_client=True)
+    assert claim is not None
+    assert (claim.verdict, claim.run.call.bundle_ref) == (Verdict.RUN, NEW)
 
 
 def test_a_call_that_is_claimed_early_is_run_with_the_revision_of_its_terms(
