@@ -8,7 +8,6 @@ from pydantic import ValidationError
 from redis import Redis
 
 from broker_config.connections import connect
-from broker_config.keys import Keys
 from broker_config.process_group import ProcessGroup
 from broker_config.settings import hidden_password
 from goondan_tasks.authoring.connector_api import ConnectorEvent
@@ -139,5 +138,4 @@ def test(
 
 def _store(session: Session, bundle: Bundle, redis: Redis) -> ConnectionStore:
     settings = session.settings
-    workspace = bundle.workspace_name(settings.workspace, settings.swarm)
-    return ConnectionStore(redis, Keys(settings.namespace), workspace, lease_seconds=settings.lease_seconds)
+    return ConnectionStore.of(redis, settings, bundle.workspace_name(settings.workspace, settings.swarm))

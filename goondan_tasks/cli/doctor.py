@@ -23,6 +23,7 @@ from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
 from goondan_tasks.cli.fleet_checks import (
     Check,
+    connection_checks,
     dead_letter_checks,
     fleet_checks,
     loss_checks,
@@ -41,6 +42,8 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client.status import read_agents, read_unfetched_mail
+from goondan_tasks.connectors.connections import runnable
+from goondan_tasks.connectors.store import ConnectionStatus, ConnectionStore
 from goondan_tasks.contract.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError, ConfigError
 from goondan_tasks.contract.wording import closest, counted, printable
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, describe_agents
@@ -400,6 +403,7 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
         *fleet_checks(agents, announced, workers, statuses=statuses),
         *pause_checks(statuses),
         *schedule_checks(ScheduleStore(ledger).all(), redis_time(redis)),
+        *connection_checks(_connections(redis, settings, bundle)),
         *loss_checks(statuses),
         *past_loss_checks(CountStore(redis, keys).recent_losses(LOSS_SECONDS), LOSS_SECONDS),
         *dead_letter_checks(statuses),
@@ -424,6 +428,14 @@ def _described(bundle: Bundle | None, settings: Settings) -> tuple[list[AgentRec
         return (describe_agents(bundle, settings.swarm, settings.workspace) if bundle else []), []
     except ConfigError as error:
         return [], [Check("swarm", "problem", error.message, error.suggestion)]
+
+
+def _connections(redis: Redis, settings: Settings, bundle: Bundle | None) -> list[ConnectionStatus]:
+    found = [] if bundle is None else runnable(bundle)
+    if bundle is None or not found:
+        return []
+    store = ConnectionStore.of(redis, settings, bundle.workspace_name(settings.workspace, settings.swarm))
+    return store.statuses({one.name: one.spec.connector_ref.name for one in found})
 
 
 def _writes_check(redis: Redis) -> Check:

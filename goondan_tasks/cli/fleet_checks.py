@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from goondan_tasks.cli.output import local_time
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
+from goondan_tasks.connectors.store import ConnectionStatus
 from goondan_tasks.contract.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.contract.schedules import LATE_MS
 from goondan_tasks.contract.wording import counted, duration_text, on_one_line
@@ -110,6 +111,21 @@ def schedule_checks(states: Iterable[ScheduleState], now: float) -> Iterator[Che
             yield Check(name, "warning", on_one_line(f"failed last: {one.last_error}{missed}"), remedy)
         else:
             yield Check(name, "ok", f"next {'never' if due is None else local_time(due)}{last}{missed}")
+
+
+def connection_checks(statuses: Iterable[ConnectionStatus]) -> Iterator[Check]:
+    """Say where the Connections of the bundle run; warn of those that no process runs."""
+    for one in statuses:
+        name, events = f"connection {one.name}", counted(one.events, "event")
+        last = (
+            "" if one.last_event_at is None else f", last {local_time(epoch_milliseconds(one.last_event_at))}"
+        )
+        failed = f"; it failed last with: {one.last_error}" if one.last_error else ""
+        if one.state == "running":
+            yield Check(name, "ok", on_one_line(f"runs in {one.process}, {events}{last}"))
+        else:
+            remedy = f"Start it: goondan connectors run {one.name}"
+            yield Check(name, "warning", on_one_line(f"no process runs it, {events}{last}{failed}"), remedy)
 
 
 def loss_checks(statuses: Iterable[AgentStatus]) -> Iterator[Check]:

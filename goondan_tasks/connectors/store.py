@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 from urllib.parse import quote
 
 from redis import Redis
@@ -12,6 +12,7 @@ from broker_config import serializer
 from broker_config.connections import redis_time
 from broker_config.keys import Keys
 from broker_config.scripts import Script, ScriptCall
+from broker_config.settings import Settings
 from goondan_tasks.contract.errors import ConnectorError
 from goondan_tasks.contract.messages import WireModel, iso_time
 from goondan_tasks.contract.table_rows import naming
@@ -66,6 +67,11 @@ class ConnectionStore:
         self._hold, self._note, self._let_go = (
             Script.read(folder, name) for name in ("hold", "note", "let_go")
         )
+
+    @classmethod
+    def of(cls, redis: Redis, settings: Settings, workspace: str) -> Self:
+        """Return the Connections of a workspace; their lease is that of calls."""
+        return cls(redis, Keys(settings.namespace), workspace, lease_seconds=settings.lease_seconds)
 
     def key(self, name: str) -> str:
         """Return the key of a Connection."""

@@ -229,6 +229,17 @@ def test_command_shows_where_an_event_would_go(office: Office) -> None:
     assert "Did you mean 'notes'?" in unknown.stderr
 
 
+def test_doctor_says_which_connections_run(office: Office) -> None:
+    office.run("notes")
+    wait_until(lambda: office.lines("seen"), PATIENCE, show=office.log)
+    report = json.loads(goondan("doctor", "--json", env=office.environment).stdout)
+    found = {one["name"]: one for one in report["checks"] if one["name"].startswith("connection ")}
+    assert found["connection notes"]["level"] == "ok"
+    assert f":{office.processes[0].pid}, 0 events" in found["connection notes"]["message"]
+    assert found["connection plain"]["level"] == "warning"
+    assert "no process runs it" in found["connection plain"]["message"]
+
+
 def test_missing_secret_ends_the_start(office: Office) -> None:
     del office.environment["SECRET_NOTES_TOKEN"]
     assert office.run("notes").wait(PATIENCE) == 3
