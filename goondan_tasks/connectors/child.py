@@ -127,7 +127,7 @@ class ChildContext:
 
     def emit(self, event: ConnectorEvent | Mapping[str, Any]) -> Any:
         """Hand an event over."""
-        wire = event.to_wire() if isinstance(event, ConnectorEvent) else dict(event)
+        wire = event.to_wire() if isinstance(event, ConnectorEvent) else event
         return self.wait(_accepted(self.channel.ask("emit", wire)))
 
 

@@ -94,6 +94,8 @@ class ConnectorProcess:
                 os.close(written)
             on_failure.pop_all()
         self._said = os.fdopen(read, "rb")
+        #: what was wrong with a message of it
+        self.fault: str | None = None
         self._writing = threading.Lock()
         self.log = logger.bind(connection=program.connection, connector=program.connector)
         self._printing = threading.Thread(target=self._log_lines, daemon=True)
@@ -114,9 +116,10 @@ class ConnectorProcess:
                 try:
                     message = json.loads(line)
                     kind = message["type"]
-                except (ValueError, TypeError, KeyError):
-                    size = f"{len(line):,} bytes" if len(line) > MAX_MESSAGE_BYTES else repr(line[:200])
-                    self.log.error("connector.bad-message", message=size)
+                except (ValueError, TypeError, KeyError, RecursionError):
+                    is_long = len(line) > MAX_MESSAGE_BYTES
+                    shown = f"one of more than {MAX_MESSAGE_BYTES:,} bytes" if is_long else repr(line[:200])
+                    self.fault = f"It wrote a message that cannot be read: {shown}."
                     self.kill()
                     return
                 if kind == "log":

@@ -138,18 +138,17 @@ class ConnectionRunner:
         Raises:
             ConnectorError: it cannot have it.
         """
-        with retrying(float("inf"), is_needless=self._stopping.is_set):
-            if name == "emit":
-                return self._emit(lease, value)
-            if name == "cursor.get":
-                return self._store.cursor(self.program.connection)
-            if name == "cursor.set":
-                try:
-                    self._store.move_cursor(lease, value)
-                except serializer.NotJsonError as error:
-                    raise ConnectorError(f"The cursor is not JSON: {error}.") from error
-                return None
-        raise ConnectorError(f"A connector can not ask for {name!r}.")
+        try:
+            with retrying(float("inf"), is_needless=self._stopping.is_set):
+                if name == "emit":
+                    return self._emit(lease, value)
+                if name == "cursor.get":
+                    return self._store.cursor(self.program.connection)
+                if name == "cursor.set":
+                    return self._store.move_cursor(lease, value)
+        except serializer.NotJsonError as error:
+            raise ConnectorError(f"That is not JSON, or its text is not Unicode: {error}.") from error
+        raise ConnectorError(f"A connector cannot ask for {name!r}.")
 
     def _emit(self, lease: Lease, value: Any) -> JsonObject:
         try:
@@ -248,6 +247,8 @@ class _Run:
         """Return why the run failed, ``None`` if ``connect`` has returned."""
         if self.error is not None or self._is_done:
             return self.error
+        if self._process.fault is not None:
+            return self._process.fault
         code = self._process.wait(0)
         return (
             f"It was ended by signal {-code}." if code is not None and code < 0 else f"It ended with {code}."

@@ -199,6 +199,15 @@ def test_failing_connector_is_started_again_and_disturbs_no_other(office: Office
     assert failing["lastError"] == "ConnectionError: the chat is away"
 
 
+def test_hostile_connector_gets_errors_and_disturbs_no_other(office: Office) -> None:
+    office.write(note("beside it", properties={"room": "attic"}))
+    office.run("hostile", "notes")
+    wait_until(lambda: "a message that cannot be read" in office.log(), PATIENCE, show=office.log)
+    wait_until(lambda: office.handled() == [("clerk", "attic", "beside it")], PATIENCE)
+    answers = [one["answer"] for one in office.seen() if "answer" in one]
+    assert answers[:10] == ["ConnectorError"] * 10
+
+
 def test_program_ends_when_all_connectors_have_returned(office: Office) -> None:
     assert office.run("plain").wait(PATIENCE) == 0
 
