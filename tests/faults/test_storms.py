@@ -35,6 +35,8 @@ RECOVERY_SECONDS = LEASE_SECONDS + 5
 PATIENCE_SECONDS = 30
 #: how many calls a burst has, and how many bursts wait for their results at one time
 BURST, BURSTS = 25, 16
+#: how long a producer of the short size waits between its bursts: without, all processors are busy for the whole storm
+PAUSE_SECONDS = 0.5
 WORKERS = 4
 #: a worker runs so many calls at once
 CONCURRENCY = 8
@@ -121,9 +123,12 @@ def tool_of(number: int) -> str:
 
 
 @contextmanager
-def bursts(client: Client, log: HandlerLog) -> Iterator[tuple[list[Answer], list[CallRecord]]]:
+def bursts(
+    client: Client, log: HandlerLog, pause: float
+) -> Iterator[tuple[list[Answer], list[CallRecord]]]:
     """Submit bursts of short calls of both kinds during a ``with`` block, then wait for all results.
 
+    Each producer waits ``pause`` seconds between its bursts.
     Yields the answers, and the records of calls that have none.
     """
     answers: list[Answer] = []
@@ -146,6 +151,7 @@ def bursts(client: Client, log: HandlerLog) -> Iterator[tuple[list[Answer], list
                     answers.append(Answer(call, pending.id, pending.result(PATIENCE_SECONDS)))
                 except WaitTimeout:
                     lost.append(client.record(pending.id))
+            is_over.wait(pause)
 
     threads = [threading.Thread(target=work) for _ in range(BURSTS)]
     for thread in threads:
@@ -210,7 +216,7 @@ def test_no_call_is_lost_and_none_that_must_not_runs_twice(
         storm = Storm(stack, fleet, chance, (one, other))
         faults = many if is_whole else few
         with final_results(stack.redis_url) as finals:
-            with bursts(stack.client, log) as (answers, lost):
+            with bursts(stack.client, log, 0 if is_whole else PAUSE_SECONDS) as (answers, lost):
                 for _ in range(faults):
                     fault(storm)
                 struck_at = time.monotonic()
