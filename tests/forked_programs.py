@@ -83,6 +83,14 @@ _WORKER = (
 )
 #: what commands import besides, the process that forks them before the first one
 _COMMANDS = {
+    "dev": (
+        "dotenv.main",
+        "goondan_tasks.cli.dev",
+        "goondan_tasks.cli.folder",
+        "goondan_tasks.migration",
+        "packaging.requirements",
+        "watchfiles",
+    ),
     "callbacks": ("goondan_tasks.programs.callbacks", "goondan_tasks.programs.http"),
     "mcp-server": ("goondan_tasks.programs.http", "goondan_tasks.programs.mcp_server"),
 }
