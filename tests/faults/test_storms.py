@@ -35,7 +35,7 @@ RECOVERY_SECONDS = LEASE_SECONDS + 5
 PATIENCE_SECONDS = 30
 #: how many calls a burst has, and how many bursts wait for their results at one time
 BURST, BURSTS = 25, 16
-#: how long a producer of the short size waits between its bursts: without, all processors are busy for the whole storm
+#: how long a producer of the short size waits between its bursts, in which all processors are busy
 PAUSE_SECONDS = 0.5
 WORKERS = 4
 #: a worker runs so many calls at once
@@ -123,9 +123,7 @@ def tool_of(number: int) -> str:
 
 
 @contextmanager
-def bursts(
-    client: Client, log: HandlerLog, pause: float
-) -> Iterator[tuple[list[Answer], list[CallRecord]]]:
+def bursts(client: Client, log: HandlerLog, pause: float) -> Iterator[tuple[list[Answer], list[CallRecord]]]:
     """Submit bursts of short calls of both kinds during a ``with`` block, then wait for all results.
 
     Each producer waits ``pause`` seconds between its bursts.

@@ -42,7 +42,7 @@ async def exits_in_a_task(ctx: ToolContext, input: JsonObject) -> Any:
 
 
 def prints(ctx: ToolContext, input: JsonObject) -> Any:
-    for number in range(1_000_000):
+    for number in range(100_000):
         print("line", number)
     return "printed"
 
