@@ -132,7 +132,7 @@ def orchestrator(
     ):
         if url is not None:
             output.note(f"Metrics: {url}")
-        fleet = Fleet(redis, settings, known, name)
+        fleet = Fleet(redis, settings, known, name, bundle)
         orchestrating = Orchestrator(agents, fleet, supervisor, rules=Rules(idle_seconds))
         while not interruption.asked.wait(LOOK_SECONDS):
             orchestrating.look()

@@ -11,15 +11,17 @@ from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import Field
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from broker_config import serializer
 from broker_config.connections import redis_time, rows_of
+from broker_config.refusals import is_script_fault, refusal_text
 from broker_config.scripts import ScriptCall, run_script_calls
 from goondan_tasks.contract.calls import identity_of, queue_element
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import Versioned, WireModel, iso_time
 from goondan_tasks.contract.schedules import Due, Firing, Schedule, slot_text
-from goondan_tasks.contract.table_rows import naming, only_advice, read_row, whole_number
+from goondan_tasks.contract.table_rows import naming, only_advice, read_row, report_row, whole_number
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 
@@ -157,12 +159,24 @@ class ScheduleStore:
         return _Step(schedule, firing, submission_of(schedule, slot, now, firing.missed), slot)
 
     def _run(self, steps: Sequence[_Step]) -> list[Fired]:
-        words = run_script_calls(self._redis, [self._fire(step) for step in steps]) if steps else []
+        try:
+            words = run_script_calls(self._redis, [self._fire(step) for step in steps]) if steps else []
+        except ResponseError as error:
+            if not is_script_fault(error):
+                raise
+            words = [self._run_alone(step) for step in steps]  # the fault of one must not stop the others
         return [
             Fired(one.schedule, one.firing, word, one.submission.id if one.submission else "")
             for one, word in zip(steps, words, strict=True)
             if one.firing is not None
         ]
+
+    def _run_alone(self, step: _Step) -> Word:
+        try:
+            return self._fire(step).run(self._redis)
+        except ResponseError as error:
+            report_row(f"a key of the schedule {step.schedule.full_name!r}", refusal_text(error))
+            return "stale"
 
     def _fire(self, step: _Step, producer: str = "") -> ScriptCall[Word]:
         keys, name = self._keys, step.schedule.full_name

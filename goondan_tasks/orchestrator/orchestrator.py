@@ -35,6 +35,7 @@ from goondan_tasks.contract.calls import Run, draft_call
 from goondan_tasks.contract.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.contract.messages import iso_time, wall_clock
 from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
+from goondan_tasks.contract.table_rows import only_advice
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, WorkerRecord
 from goondan_tasks.fleet.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
 from goondan_tasks.fleet.pauses import Pauses
@@ -42,6 +43,7 @@ from goondan_tasks.ledger.dead_letters import batches
 from goondan_tasks.ledger.ledger import Ledger, sweep_seconds
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.schedule_keeper import ScheduleKeeper
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.oauth.manager import LONGEST_SECONDS
 from goondan_tasks.orchestrator.supervisor import Member, Supervisor
@@ -96,8 +98,16 @@ class Fleet:
     Results that it makes name ``name`` as their worker.
     """
 
-    def __init__(self, redis: Redis, settings: Settings, agents: Iterable[AgentRecord], name: str) -> None:
-        self._redis, self._settings, self._name = redis, settings, name
+    def __init__(
+        self,
+        redis: Redis,
+        settings: Settings,
+        agents: Iterable[AgentRecord],
+        name: str,
+        bundle: Bundle | None = None,
+    ) -> None:
+        """Look after agents; with a ``bundle``, fire its schedules as well."""
+        self._redis, self._settings, self._name, self._bundle = redis, settings, name, bundle
         self._agents = {agent.name: agent for agent in agents}
         self._ledger = Ledger(redis, settings)
         self._keys = self._ledger.keys
@@ -105,8 +115,9 @@ class Fleet:
         self._sweeper = Sweeper(lambda: self._reaper.sweep(name), sweep_seconds(settings))
         self._left = LeftMessages(redis, settings.lease_seconds)
         self._left_sweeper = Sweeper(self._left.put_back, sweep_seconds(settings))
-        self.agent_registry = registry = AgentRegistry(redis, self._keys)
-        self._publisher = Sweeper(lambda: registry.publish_agents(self._agents.values()), PUBLISH_SECONDS)
+        self.agent_registry = AgentRegistry(redis, self._keys)
+        self._schedules = ScheduleKeeper(self._ledger, self._reaper)
+        self._publisher = Sweeper(self._publish, PUBLISH_SECONDS)
         self.backoffs = CrashBackoffs(redis, self._keys)
         self._pauses = Pauses(redis, self._keys)
         scripts = files("goondan_tasks.orchestrator") / "scripts"
@@ -126,6 +137,9 @@ class Fleet:
             redis.exceptions.RedisError: Redis cannot be reached.
         """
         self._publisher.sweep()
+        if self._bundle is not None:  # no worker may be there to do so
+            with only_advice(self._keys.schedule_owners):
+                self._schedules.look()
         self._sweeper.sweep()
         self._left_sweeper.sweep()
         with self._redis.pipeline(transaction=False) as pipe:
@@ -141,6 +155,12 @@ class Fleet:
             backoffs=self.backoffs.read(agents),
             paused=self._pauses.read_and_keep().agents(agents),
         )
+
+    def _publish(self) -> None:
+        self.agent_registry.publish_agents(self._agents.values())
+        if self._bundle is not None:
+            with only_advice(self._keys.schedule_owners):
+                self._schedules.keep_first(self._bundle, self._settings.swarm, self._settings.workspace)
 
     def workers(self) -> list[WorkerRecord]:
         return self.agent_registry.workers()

@@ -21,6 +21,7 @@ from goondan_tasks.fleet.agent_registry import AgentRecord, WorkerRecord, descri
 from goondan_tasks.fleet.pauses import Paused
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.ledger.ledger import sweep_seconds
+from goondan_tasks.ledger.schedule_keeper import ScheduleKeeper
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents
@@ -83,8 +84,7 @@ class Heartbeat(bootsteps.StartStopStep):
         if not self._join(runtime, record):  # only the first of several workers that start
             warn_of_earlier_workspace(runtime)
         self._schedules = self._schedules or ScheduleWatch(
-            runtime.delivery.ledger,
-            runtime.reaper,
+            ScheduleKeeper(runtime.delivery.ledger, runtime.reaper),
             consumer.timer,
             beat_seconds=sweep_seconds(runtime.settings),
         )
@@ -142,7 +142,8 @@ class Heartbeat(bootsteps.StartStopStep):
         runtime.agent_registry.publish_agents(known, served=record.agents)
         if self._schedules is not None:
             settings = runtime.settings
-            self._schedules.keep(active.bundle, active.ref, settings.swarm, settings.workspace)
+            with only_advice(runtime.delivery.ledger.keys.schedule_owners):
+                self._schedules.keeper.keep(active.bundle, active.ref, settings.swarm, settings.workspace)
         _release_events(runtime, record.agents, are_handled_here=True)  # those that could not be before
         self._published = published
 

@@ -271,3 +271,19 @@ def test_a_schedule_whose_key_is_damaged_leaves_the_others_alone(station: Statio
     station.redis.set(station.ledger.keys.schedules(""), "x")
     with pytest.raises(RecordDamagedError, match="schedules"):
         station.store.put(hourly(owner=""))
+
+
+def test_a_damaged_queue_does_not_keep_other_schedules_from_their_slots(station: Station) -> None:
+    ones = [hourly("a", agent="smith"), hourly("b")]
+    station.store.keep("w", ones, 1.0)
+    for one in ones:
+        station.pass_slot(one)
+    station.redis.set("agent.smith.events", "x")
+
+    station.look()
+
+    assert station.redis.llen(QUEUE) == 1
+    station.redis.delete("agent.smith.events")
+    assert [(fired.schedule.name, fired.word) for fired in station.look().fired] == [("a", "fired")]
+    assert station.redis.llen("agent.smith.events") == 1
+    assert station.state("w/a").fired == 1
