@@ -251,7 +251,7 @@ class Executor:
                     return self.endings.of_value(job.claim.run, held, None)
             job.around = around
             value = await begin(arguments)
-            is_seen = is_on_loop() or plan.older is not None
+            is_seen = is_on_loop() or plan.sees_result
             return self._shown(job, value) if is_seen else HandlerValue(value)
 
         def shape(answer: Any) -> Any:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from goondan_tasks.authoring.entry import EntryError, handlers_in, import_entry
 from goondan_tasks.authoring.tool_api import ToolHandler
@@ -34,6 +34,18 @@ def find_handler(
     if handler is None:
         raise ToolNotFoundError(f"Tool {tool_name!r} has no handler {export_name!r} in {entry.name}.")
     return handler
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def awaits_next_alone(middleware: Function) -> Function:
+    """Mark an ``async`` middleware that awaits nothing but its ``next()``, and does not block.
+
+    It needs no event loop, and runs on the thread of a plain handler.
+    """
+    vars(middleware)["awaits_next_alone"] = True
+    return middleware
 
 
 def is_async_handler(handler: Callable[..., Any]) -> bool:

@@ -136,6 +136,8 @@ class Plan:
     is_wrapped: bool = field(init=False)
     #: whether this may take as long again as the handler
     has_layers: bool = field(init=False)
+    #: whether something around the handler sees its result; plain middlewares return it unseen
+    sees_result: bool = field(init=False)
     #: whether the handler is awaited on the event loop
     is_awaited: bool = field(init=False)
     #: whether calls begin on the event loop, which many may do at a time: for a middleware, or because their
@@ -152,12 +154,14 @@ class Plan:
         self.key_arguments = self.tool.bound.export.idempotency_key or ()
         self.has_layers = bool(self.layers) or self.is_heard or self.older is not None
         self.is_wrapped = self.has_layers or self.is_turn
+        self.sees_result = self.older is not None or any(layer.is_async for layer in self.layers)
         self.is_awaited = self.tool.is_async
         self.on_loop = (
             self.is_awaited
             or self.is_isolated
             or self.detector.has_awaited
-            or any(layer.is_async for layer in (*self.layers, *(self.older or ())))
+            or any(layer.needs_loop for layer in self.layers)
+            or any(one.is_async for one in self.older or ())
         )
 
     def note_awaited(self) -> None:

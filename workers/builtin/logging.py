@@ -13,6 +13,7 @@ from goondan_tasks.contract.failure import message_of_error
 from goondan_tasks.contract.redaction import MASK, hidden_by_place, may_be_secret
 from goondan_tasks.extension_api import ExtensionApi, StepContext, ToolCallContext, TurnContext
 from goondan_tasks.messages import JsonObject
+from workers.handlers import awaits_next_alone
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -63,15 +64,18 @@ def register(api: ExtensionApi, config: JsonObject) -> None:
             log_end("completed", log, **({"status": result.status} if event == "tool" else {}))
         return result
 
+    @awaits_next_alone
     async def logged_tool_call(ctx: ToolCallContext) -> Any:
         ids = {"tool": ctx.tool_name, "tool_call_id": ctx.tool_call_id, "step": ctx.step_id}
         details = {"args": redacted(ctx.args)} if options["includeToolArgs"] else {}
         return await logged(ctx, "tool", "called", ids, **details)
 
+    @awaits_next_alone
     async def logged_step(ctx: StepContext) -> Any:
         ids = {"step": ctx.step_id, "index": ctx.step_index}
         return await logged(ctx, "step", "started", ids, tools=len(ctx.tool_catalog))
 
+    @awaits_next_alone
     async def logged_turn(ctx: TurnContext) -> Any:
         details = {"metadata": redacted(ctx.event.metadata)} if options["includeTurnMetadata"] else {}
         return await logged(ctx, "turn", "started", {"type": ctx.event.type}, **details)

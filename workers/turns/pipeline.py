@@ -70,9 +70,17 @@ class Layer:
     name: str
     middleware: Middleware
     is_async: bool = field(init=False)
+    #: see :func:`workers.handlers.awaits_next_alone`
+    awaits_next_alone: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_async", is_async_handler(self.middleware))
+        object.__setattr__(self, "awaits_next_alone", hasattr(self.middleware, "awaits_next_alone"))
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether it is awaited on the event loop."""
+        return self.is_async and not self.awaits_next_alone
 
 
 def compose(
@@ -88,8 +96,9 @@ def compose(
     errors with a code of their own, pass unchanged. If a middleware returns nothing, the result of its
     ``next()`` counts as its answer.
 
-    The chain may begin on a thread; it moves to the event loop as soon as a middleware awaits anything but
-    its ``next()``. From there, plain middlewares, which may block, are called with ``on_thread``.
+    The chain may begin on a thread; it moves to the event loop as soon as a middleware awaits anything,
+    unless it returns its ``next()``, or is known to await that alone. From there, plain middlewares, which
+    may block, are called with ``on_thread``.
     """
     wrapped = core
     for layer in reversed(layers):
@@ -105,7 +114,7 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
         else:
             value = await beside_loop(partial(layer.middleware, own), on_thread)
         while inspect.isawaitable(value):  # an async one may return next() without awaiting it
-            if not on_loop and value is not inside.pending:
+            if not (on_loop or value is inside.pending or layer.awaits_next_alone):
                 await move_to_loop()
             value = await value
         return value

@@ -112,7 +112,8 @@ class OpenStep:
         #: whether its middlewares may still run
         self.is_open = True
         self._onion = onion
-        self._has_middlewares = bool(layers) or around is not None
+        #: whether nothing around it blocks, or needs a task of its own
+        self._runs_at_once = around is None and all(layer.awaits_next_alone for layer in layers)
         chain = compose(layers, self._core)
         self._chain = around(chain) if around else chain
 
@@ -133,7 +134,7 @@ class OpenStep:
             GoondanError: one raised it.
         """
         with OnError(lambda _: setattr(self, "is_open", False)):
-            await self._onion.enter(self._run(), is_async=is_async and self._has_middlewares)
+            await self._onion.enter(self._run(), is_async=is_async and not self._runs_at_once)
 
     async def leave(self, outcome: CoreOutcome, *, is_async: bool) -> Any:
         """Run the rest of the middlewares with the core's outcome, and return their answer.

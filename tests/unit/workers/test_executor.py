@@ -32,9 +32,10 @@ from goondan_tasks.contract.redaction import KNOWN_SECRETS, KnownSecrets
 from goondan_tasks.history import StepRecord
 from workers import executor
 from workers.cancellation import Cancellation
-from workers.concurrency.event_loop import EventLoopThread
+from workers.concurrency.event_loop import EventLoopThread, is_on_loop
 from workers.executor import Mark
 from workers.extensions.pipelines import AgentPipelines
+from workers.handlers import awaits_next_alone
 from workers.javascript.tools import Hosts
 from workers.job import Job
 from workers.plain_context import wire_of
@@ -523,6 +524,24 @@ def test_plain_middleware_changes_arguments_and_costs_no_result_object(
     result = run_within(worker, monkeypatch, lambda ctx: ctx.next(), swaps_arguments)
     assert isinstance(result, bytes)
     assert json.loads(result)["output"] == {"got": {"n": 5}}
+
+
+def test_async_middleware_that_awaits_its_next_alone_sees_the_result_on_the_handlers_thread(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    @awaits_next_alone
+    async def looks(ctx: ToolCallContext) -> Any:
+        result = await ctx.next()
+        seen.append((result.status, result.output, is_on_loop()))
+        return result
+
+    result = run_within(worker, monkeypatch, looks, lambda ctx: ctx.next())
+    assert isinstance(result, bytes)
+    [(status, output, was_on_loop)] = seen
+    assert (status, was_on_loop) == ("ok", False)
+    assert output == json.loads(result)["output"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from goondan_tasks.authoring.extension_api import Middleware, StepContext, ToolCallContext, TurnContext
 from goondan_tasks.contract.errors import MiddlewareError, ToolError
 from workers.concurrency.event_loop import drive
+from workers.handlers import awaits_next_alone
 from workers.turns.pipeline import Core, Layer, compose
 
 
@@ -229,6 +230,19 @@ def test_plain_ones_alone_stay_on_their_thread_without_a_loop() -> None:
     chain = compose([Layer("ext.a", middleware), Layer("ext.b", middleware)], the_core)
 
     assert drive(chain(ToolCallContext("a__b", "call_1", {"n": 1}))) == ({"n": 1},)  # type: ignore[arg-type]
+
+
+def test_async_ones_that_await_their_next_alone_stay_on_their_thread_without_a_loop() -> None:
+    steps: list[str] = []
+    layers = [
+        Layer("ext.a", awaits_next_alone(recording("a", steps))),
+        Layer("ext.b", lambda ctx: ctx.next()),
+    ]
+
+    chain = compose(layers, the_core)
+
+    assert drive(chain(ToolCallContext("a__b", "call_1", {"n": 1}))) == ({"n": 1},)  # type: ignore[arg-type]
+    assert steps == ["a in", "a out"]
 
 
 def test_every_answer_is_shaped_for_the_next_one_out() -> None:
