@@ -1,6 +1,7 @@
 """Limits in situations that are rare by chance.
 
 A call asks late for its permit, or for its key, or the permit that it asks for is that of a damaged record.
+Another program writes times that lie days ahead.
 """
 
 from collections.abc import Sequence
@@ -8,12 +9,14 @@ from random import Random
 from typing import Any
 
 from goondan_tasks.ledger.ledger import sweep_seconds
+from goondan_tasks.ledger.limiter import LimitScripts
 from tests.simulation.faults import overwrite
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE, Deed
 from tests.simulation.workers import begin, claim, finish_many, mark, reserve_from
 from tests.simulation.world import QUEUES, Worker, World
 
+_DAYS_MS = 500_000_000
 _RUN: Sequence[Deed] = (claim, mark, begin) * 2
 
 
@@ -61,12 +64,39 @@ def ask_behind_damaged(world: World, pick: Random) -> bool:
     for one in holders:
         if not one.is_damaged:
             overwrite(world, one)
+    if pick.random() < 0.3:  # another program writes when dead holders were looked for last
+        state = world.ledger.keys.limit("concurrency:gate__solo")
+        world.redis.hset(state, "looked", str(world.milliseconds + _DAYS_MS))
+        world.redis.expire(state, 100_000)
+        world.note("the permits of the dead are to be looked for in days")
     world.count_starts()
     world.now += sweep_seconds(world.settings)
     world.show_time()
     if _submit(world, pick, "gate__solo"):
         reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
     return True
+
+
+def plan_look_too_late(world: World, _: Random) -> bool:
+    """Let another program write that a wait queue is to be looked at in days, and a worker look then."""
+    waiting = [name for name, state in world.limit_states.items() if state.line]
+    if not waiting:
+        return False
+    world.redis.zadd(world.ledger.keys.limits, dict.fromkeys(waiting, world.milliseconds + _DAYS_MS))
+    LimitScripts(world.ledger).look().run(world.redis)
+    world.note(f"{waiting} were to be looked at in days")
+    return True
+
+
+def start_in_days(world: World, _: Random) -> bool:
+    """Let another program write starts to come among those that a rate counts."""
+    rates = [limit for limit in world.limits.values() if limit.kind == "rate"]
+    for limit in rates:
+        starts = {f"start {number}": world.milliseconds + _DAYS_MS for number in range(limit.most)}
+        world.redis.zadd(world.ledger.keys.holders(limit.name), starts)
+        world.redis.expire(world.ledger.keys.holders(limit.name), 100_000)
+        world.note(f"{limit.name} counts starts of the days to come")
+    return bool(rates)
 
 
 def _holders(world: World) -> list[str]:
@@ -94,5 +124,11 @@ def _act(world: World, pick: Random, actor: Worker, deeds: Sequence[Deed]) -> No
         one.is_frozen = False
 
 
-_SITUATIONS = ((ask_late, 1), (ask_after_end, 1), (ask_behind_damaged, 1))
+_SITUATIONS = (
+    (ask_late, 1),
+    (ask_after_end, 1),
+    (ask_behind_damaged, 1),
+    (plan_look_too_late, 0),
+    (start_in_days, 0),
+)
 BUSY_LIMITS = Scene("busy-limits", table=(*TABLE, *_SITUATIONS), grave=SWARM.grave)

@@ -306,7 +306,7 @@ _MODELS = [
 
 #: by name: the scene in which it must be found, and the fault
 _SHARED_KEYS = [
-    ("nobody makes the deadlines again", "rebuild(KEYS[1], ns, now + ARGV[2], ARGV[6])", "", ""),
+    ("nobody makes the deadlines again", "rebuild(KEYS[1], ns, now, tonumber(ARGV[2]), ARGV[6])", "", ""),
     (
         "deadlines that are overwritten stay so",
         "if kind ~= 'zset' and kind ~= 'none' then redis.call('DEL', due) end",
@@ -317,6 +317,24 @@ _SHARED_KEYS = [
         "deadlines are made again without leases",
         "elseif status == 'running' or status == 'done' and record[3] then",
         "elseif false then",
+        "",
+    ),
+    (
+        "leases of days stay so",
+        "for _, ids in ipairs({running, expired}) do",
+        "for _, ids in ipairs({expired}) do",
+        "",
+    ),
+    (
+        "calls are pending for days",
+        "for _, ids in ipairs({running, expired}) do",
+        "for _, ids in ipairs({running}) do",
+        "",
+    ),
+    (
+        "reservations of days stay so",
+        "ipairs({{'+inf', now + ARGV[1]}, {now - ARGV[1], '-inf'}})",
+        "ipairs({{now - ARGV[1], '-inf'}})",
         "",
     ),
     (
@@ -345,6 +363,24 @@ _BUSY_LIMITS = [
         "results of calls with keys are kept without their outcome",
         "local has_key = permits and string.sub(permits, 1, 4) == 'key '",
         "local has_key = false",
+        "",
+    ),
+    (
+        "a look to come keeps the permits of the dead",
+        "if since_look >= 0 and since_look < pause / 2 then return end",
+        "if since_look < pause / 2 then return end",
+        "",
+    ),
+    (
+        "a rate counts starts to come",
+        "redis.call('ZREMRANGEBYSCORE', key, '(' .. now + limit.period, '(' .. RESERVED)",
+        "",
+        "",
+    ),
+    (
+        "looks that are planned too late stay so",
+        "ipairs({{'-inf', now}, {'(' .. now + 2 * pause, '+inf'}})",
+        "ipairs({{'-inf', now}})",
         "",
     ),
     ("reserve pushes no messages of admitted calls", "close and close()}", "nil}", ""),

@@ -7,6 +7,8 @@ nothing else:
 - of a queue, its messages: the calls that waited there end at their deadlines, and so do those behind them
 - of ``calls``, ``running``, ``pending``, ``approvals`` and ``mailboxes``, their entries: they are only lists
 - of ``due`` and ``swept``, nothing: sweeps make them again
+
+Or it writes there that something happens in days: then it happens when it would have.
 """
 
 from random import Random
@@ -14,6 +16,7 @@ from typing import cast
 
 from redis.exceptions import ResponseError
 
+from broker_config.queues import IN_FLIGHT_INDEX
 from broker_config.refusals import is_script_fault
 from tests.simulation.outages import DEEDS, Deed, take
 from tests.simulation.rare import completable, complete_pending
@@ -69,6 +72,25 @@ def answer_without_deadlines(world: World, pick: Random) -> bool:
     return True
 
 
+def be_due_in_days(world: World, pick: Random) -> bool:
+    """Let another program write that open calls are due in days, and messages reserved in days."""
+    due, days = world.ledger.keys.due, 86_400 * 5
+    kept = (b"running", b"pending")
+    calls = [one.id for one in world.calls.values() if one.result is None and world.status(one) in kept]
+    if not (calls and world.is_followed):  # the lists by which sweeps find them are sound
+        return False
+    world.stop_following()
+    world.far.update(calls)
+    world.redis.zadd(due, dict.fromkeys(calls, world.milliseconds + 1000 * days), xx=True)
+    tags = cast("list[bytes]", world.redis.zrange(IN_FLIGHT_INDEX, 0, -1))
+    if tags:
+        world.redis.zadd(IN_FLIGHT_INDEX, dict.fromkeys(tags, world.now + days), xx=True)
+    world.note(f"{', '.join(world.name(world.calls[one]) for one in calls)}: due in days")
+    if pick.random() < 0.5:
+        world.end(pick.choice(world.workers))
+    return True
+
+
 def _mend(world: World, key: str) -> None:
     """Delete an overwritten key as an operator does, but for those that a sweep must make again."""
     if key == world.ledger.keys.due:
@@ -94,5 +116,7 @@ def _take(world: World, pick: Random, deed: Deed) -> None:
 
 
 SHARED_KEYS = Scene(
-    "shared-keys", table=(*TABLE, (damage_key, 3), (answer_without_deadlines, 0)), grave=SWARM.grave
+    "shared-keys",
+    table=(*TABLE, (damage_key, 3), (answer_without_deadlines, 0), (be_due_in_days, 0)),
+    grave=SWARM.grave,
 )

@@ -256,6 +256,8 @@ class World:
         self.unsure: list[KnownCall] = []
         #: the records of calls, and of the events that their ends cause, while no rules are followed
         self.answers: set[tuple[str, str]] = set()
+        #: the calls of which another program has written that they are due in days
+        self.far: set[str] = set()
         #: the number of the next call at least: one whose only message is lost is known no longer
         self.numbered = 0
         self.is_healing = False

@@ -15,7 +15,8 @@
 -- or was not claimed within a lease (after it was admitted or queued again).
 --
 -- Records of other calls are read with pcall: one that is damaged, or whose deadline cannot be read, counts as a call
--- that has ended.
+-- that has ended. Another program may also have written a time, or a score: one that is further ahead than any of ours
+-- counts as long past.
 
 -- Open the limits, for one script. What it returns is described at its end.
 -- terms  lease (ms), time between two checks of a wait queue (ms), TTL (s) and namespace, separated by spaces
@@ -94,14 +95,15 @@ local function open_limits(terms, now)
 
   -- Free the permits of calls that no longer run; of a rate, the reservations of those that will not start.
   local function free_dead_permits(name, kind)
-    local looked = tonumber(redis.call('HGET', states .. name, 'looked') or 0)
-    if now - looked < pause / 2 then return end
+    local since_look = now - (tonumber(redis.call('HGET', states .. name, 'looked')) or 0)
+    if since_look >= 0 and since_look < pause / 2 then return end
     redis.call('HSET', states .. name, 'looked', now)
     keep(states .. name)
     local least = kind == 'rate' and RESERVED or '-inf'
     local found = redis.call('ZRANGE', holders .. name, least, '+inf', 'BYSCORE', 'WITHSCORES')
     for i = 1, #found, 2 do
       local id, since = found[i], math.abs(tonumber(found[i + 1])) % RESERVED
+      if not (since <= now + lease) then since = 0 end
       local record = redis.pcall('HMGET', calls .. id, 'status', 'releasedAt')
       local status = record[1]
       if status == 'queued' and math.max(since, tonumber(record[2]) or 0) < now - lease then
@@ -157,6 +159,7 @@ local function open_limits(terms, now)
   local function check_rate(limit, id)
     local key = holders .. limit.name
     redis.call('ZREMRANGEBYSCORE', key, '-inf', now - limit.period)
+    redis.call('ZREMRANGEBYSCORE', key, '(' .. now + limit.period, '(' .. RESERVED)
     local own = redis.call('ZSCORE', key, id) and 1 or 0
     if redis.call('ZCARD', key) - own >= limit.most then free_dead_permits(limit.name, limit.kind) end
     if redis.call('ZCARD', key) - own >= limit.most then return 'wait' end
@@ -216,7 +219,7 @@ local function open_limits(terms, now)
     local key, round = holders .. limit.name, math.floor(rank / limit.most)
     local place = rank % limit.most - limit.most
     local mark = redis.call('ZRANGE', key, place, place, 'WITHSCORES')
-    return (mark[2] and tonumber(mark[2]) % RESERVED + limit.period or now) + round * limit.period
+    return (mark[2] and math.min(tonumber(mark[2]) % RESERVED, now) + limit.period or now) + round * limit.period
   end
 
   local function look_time(limit)
@@ -442,8 +445,10 @@ local function open_limits(terms, now)
   -- Check the wait queues that are due. If the keys of a limit are damaged, it is checked again later; the others are
   -- checked anyway.
   local function look()
-    for _, name in ipairs(redis.call('ZRANGE', look_times, '-inf', now, 'BYSCORE', 'LIMIT', 0, 20)) do
-      if not pcall(admit_waiting, name) then redis.call('ZADD', look_times, now + pause, name) end
+    for _, range in ipairs({{'-inf', now}, {'(' .. now + 2 * pause, '+inf'}}) do
+      for _, name in ipairs(redis.call('ZRANGE', look_times, range[1], range[2], 'BYSCORE', 'LIMIT', 0, 20)) do
+        if not pcall(admit_waiting, name) then redis.call('ZADD', look_times, now + pause, name) end
+      end
     end
   end
 
@@ -453,7 +458,7 @@ local function open_limits(terms, now)
     for _, name in ipairs(left) do pcall(admit_waiting, name) end
     push_turns()
     local first = redis.call('ZRANGE', look_times, 0, 0, 'WITHSCORES')
-    return first[2] and math.max(0, tonumber(first[2]) - now) or -1
+    return first[2] and math.max(0, math.min(tonumber(first[2]) - now, pause)) or -1
   end
 
   return {ask = ask, hold_key = hold_key, begin = begin, leave = leave, look = look, take_out = take_out, close = close}

@@ -19,7 +19,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ns = string.sub(ARGV[4], 1, -#'call:' - 1)
-rebuild(KEYS[1], ns, now + ARGV[2], ARGV[6])
+rebuild(KEYS[1], ns, now, tonumber(ARGV[2]), ARGV[6])
 local swept = redis.pcall('GET', KEYS[2]) -- another program may have written the key, which is written again here
 local last = type(swept) == 'string' and tonumber(swept) or 0
 redis.call('SET', KEYS[2], now, 'EX', ARGV[6])
