@@ -23,6 +23,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
 BUNDLE = Path(__file__).parents[1] / "bundles" / "clockwork"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "morning-report"
 PATIENCE = 120
 HOUR = 3_600_000
 #: 50 schedules with a slot a second each
@@ -226,3 +227,12 @@ def test_a_slot_begins_a_turn_whose_trace_begins_there(stack: LocalStack) -> Non
     assert record.call.parent_span_id is None
     [root] = client.trace(record.call.correlation_id).roots
     assert root.id == pending.id
+
+
+def test_the_example_writes_its_report() -> None:
+    with LocalStack(EXAMPLE) as stack:
+        written = stack.client.schedules.run("morning-report").result(PATIENCE)
+        cleaned = stack.client.schedules.run("clean-up").result(PATIENCE)
+
+    assert written.output["line"].endswith(" files"), written
+    assert cleaned.status == "ok"

@@ -3,11 +3,13 @@
 import os
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from goondan_tasks.bundle import inspect_bundle
+from goondan_tasks.contract.messages import epoch_milliseconds
 from tests.unit.goondan_tasks.cli.invoke import goondan
 from tests.wheels import make_wheel
 
@@ -236,3 +238,14 @@ def count(text: str, unit: Unit, most: int | None = None, by: Literal["a", "b"] 
     assert shown[:2] == [f"text__count({arguments})  Counts.", f"{tmp_path}: no findings"]
     assert (export["name"], export["description"]) == ("text__count", "Counts.\n\nIn units.")
     assert export["parameters"]["required"] == ["text", "unit"]
+
+
+def test_the_next_slots_of_schedules_are_shown() -> None:
+    path = str(ROOT / "examples" / "morning-report")
+
+    shown, document = goondan("validate", "--strict", path), goondan("validate", path, "--json").document
+
+    assert shown.exit_code == 0
+    assert "Schedule/morning-report: next due " in shown.stderr
+    slots = [epoch_milliseconds(slot) for slot in document["schedules"]["clean-up"]]
+    assert [after - before for before, after in pairwise(slots)] == [900_000, 900_000]
