@@ -8,7 +8,7 @@ from enum import IntEnum
 from json.encoder import encode_basestring as quoted
 from operator import itemgetter
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from broker_config import serializer
 from broker_config.queues import agent_of, is_events_queue
@@ -37,6 +37,7 @@ from goondan_tasks.contract.names import EVENT_TOOLS
 from goondan_tasks.contract.run_lines import RunLines
 from goondan_tasks.fleet.call_counts import OK, CountedCall
 from goondan_tasks.ledger.claim_request import read_retried
+from goondan_tasks.ledger.endings import kind_of
 from goondan_tasks.ledger.former_runs import failure_of
 from goondan_tasks.ledger.limiter import key_limit
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
@@ -142,9 +143,11 @@ class Job:
         "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
         "fresh_until",
         "handler_at",
+        "has_result",
         "id",
         "is_bare",
         "is_plain",
+        "is_told",
         "output",
         "output_text",
         "plan",
@@ -167,6 +170,10 @@ class Job:
     #: the result as JSON, and the result itself unless :func:`result_of` has written it
     wire: bytes
     result: ToolCallResult | None
+    #: whether it has a result: its own, or one that was stored while its handler still runs
+    has_result: bool
+    #: whether monitors have been told that it began; else they are with its end
+    is_told: bool
     #: made on first use
     _original: ToolCall | None
     _claim: Claim | None
@@ -237,11 +244,11 @@ class Job:
         #: empty if there is no record
         self._text: bytes = text or b""
         self._retried, self.approved_by = retried, approved_by
-        self.wire, self.result = b"", None
+        self.wire, self.result, self.has_result, self.is_told = b"", None, False, False
         self._original = self._claim = self._lines = self._limit_handler = self._call_off = None
 
     @classmethod
-    def of_claim(cls, claim: Claim, queue: str) -> "Job":
+    def of_claim(cls, claim: Claim, queue: str) -> Self:
         """Make the job of a call that was claimed by itself."""
         run, ref = claim.run, claim.run.call.bundle_ref or ""
         answer = (
@@ -440,8 +447,10 @@ class Job:
         if error is None:
             outcome, kind, failure = "ok", "plain" if self.is_bare else "", b""
         else:
-            outcome, kind, failure = "error", "", failure_of(self.attempt, self.lines, error.traceback)
-        return self.id, self.token, self.agent, "done", outcome, kind, self.wire, self.ended_at, failure
+            outcome, kind = "error", kind_of(error)
+            failure = failure_of(self.attempt, self.lines, error.traceback)
+        status = "dead" if self.verdict is Verdict.POISONED else "done"
+        return self.id, self.token, self.agent, status, outcome, kind, self.wire, self.ended_at, failure
 
     @property
     def logged(self) -> tuple[CallLogFields, float | None, str, str | None]:
@@ -458,7 +467,9 @@ class Job:
         if self.started_at is not None:
             seconds = self.duration_ms / 1000
             waited = None if self.attempt > 1 else (self.started_at - self.queued_at) / 1000
-        tokens = None if self.result is None else self.result.meta.usage
+        tokens = None
+        if self.result is not None and self.tool_name not in EVENT_TOOLS:
+            tokens = self.result.meta.usage  # a Turn's tokens are the sum of its requests'
         code = OK if error is None else error.code
         return CountedCall(self.agent, self.tool_name, code, waited, seconds, tokens)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from goondan_tasks.contract.errors import ToolCancelledError
-from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.messages import ToolCallError
 from goondan_tasks.ledger.record import Stored
 
 #: takes ms until the wait queues of limits must be checked again; ``None`` if no call waits
@@ -43,7 +43,7 @@ class Finished:
         return cls(Stored(min(moment, Stored.YES)), next_look(after[0] if after else None))
 
 
-def kind_of(result: ToolCallResult) -> str:
-    """Return the kind of any result but a plain one (``finish_call`` in ``finishing.lua``)."""
-    is_cancelled = result.error is not None and result.error.code == ToolCancelledError.code
+def kind_of(error: ToolCallError | None) -> str:
+    """Return the kind of any result but a plain one, by its error (``finish_call`` in ``finishing.lua``)."""
+    is_cancelled = error is not None and error.code == ToolCancelledError.code
     return "cancelled" if is_cancelled else ""

@@ -301,11 +301,16 @@ class Ledger(CallRecords):
         was pending. An event that ``still_runs`` keeps its claim and its place in the mailbox until it is
         finished again.
         """
-        run = claim.run
         ended = self.ended_with(claim, result)
-        if not (is_event(run.call) or answer is not None):
-            many = self.finish_many([ended])
-            return ScriptCall(many.script, many.keys, many.arguments, Finished.of)
+        if is_event(claim.run.call) or answer is not None:
+            return self.finish_event(claim.run, ended, answer, still_runs=still_runs)
+        many = self.finish_many([ended])
+        return ScriptCall(many.script, many.keys, many.arguments, Finished.of)
+
+    def finish_event(
+        self, run: Run, ended: tuple[Any, ...], answer: Submission | None, *, still_runs: bool = False
+    ) -> ScriptCall[Finished]:
+        """Do the same for an event, or with an ``answer``; ``ended`` is as :meth:`finish_many` takes it."""
         return ScriptCall(
             self._scripts.finish_event,
             [self.keys.due, self.keys.call(run.id), *self._event_keys(run.call, answer)],
@@ -325,7 +330,7 @@ class Ledger(CallRecords):
         """Return the end of a run with its result, as :meth:`finish_many` takes it."""
         run, error, wire = claim.run, result.error, result.to_json()
         failure = b"" if error is None else failure_of(run.attempt, run.lines, error.traceback)
-        return self.ended(claim, wire, outcome=result.status, kind=kind_of(result), failure=failure)
+        return self.ended(claim, wire, outcome=result.status, kind=kind_of(error), failure=failure)
 
     def ended(
         self, claim: Claim, result: bytes, *, outcome: str, kind: str, failure: bytes = b""
@@ -361,16 +366,8 @@ class Ledger(CallRecords):
             return []
         if not answer.mailbox:
             return [answer.message]
-        return [
-            answer.message,
-            answer.id,
-            answer.call_json,
-            answer.digest,
-            self._patience(answer),
-            self._record_ttl,
-            answer.mailbox,
-            *self._indexes(answer.id, answer.call),
-        ]
+        event = answer.id, answer.call_json, answer.digest, self._patience(answer), self._record_ttl
+        return [answer.message, *event, answer.mailbox, *self._indexes(answer.id, answer.call)]
 
     def release(
         self, claim: Claim, *, died: bool, message: bytes = b"", is_untouched: bool = False

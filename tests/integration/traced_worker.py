@@ -29,7 +29,7 @@ class Tracer:
         name = name_of(frame)
         if event == "call" and name and threading.current_thread().name.startswith("goondan-call"):
             self._names.append(name)
-            if name.endswith(" CallPool.note_ended"):
+            if name.endswith(" CallPool._tell_short"):
                 self._place.with_suffix(".new").write_text("\n".join(self._names), "utf-8")
                 self._place.with_suffix(".new").replace(self._place)
 

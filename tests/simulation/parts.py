@@ -1,7 +1,6 @@
 """Parts of producers and workers under test, without their threads. They keep nothing of a walk."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,41 +11,28 @@ from broker_config.queue_reader import QueueReader, Receiver
 from broker_config.scripts import ScriptCall
 from goondan_tasks.client.pending_call import CallService
 from goondan_tasks.client.results import Expected
+from goondan_tasks.contract.events import queue_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from tests.simulation.scripts import show_script
+from tests.unit.workers.results import results_of
 from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
-from workers.job import JobState
+from workers.job import Job
 from workers.pool.lead import Lead
 
 
-@dataclass(eq=False)
-class LeadJob:
-    """What the lead reads and writes of a claimed call."""
+class LeadJob(Job):
+    """A claimed call as the lead has it, with the limit of its idempotencyKey as text."""
 
-    claim: Claim
-    id: str
-    token: str
-    agent: str
-    state: JobState = JobState.CLAIMED
-    marked_at: float = 0.0
-    key: str = ""
-    wire: bytes = b""
+    key = ""
 
     @classmethod
     def of(cls, claim: Claim, key: str = "") -> "LeadJob":
-        return cls(claim, *claim.id_and_token, claim.run.call.agent_name, key=key)
-
-    @property
-    def log_fields(self) -> Any:
-        return SimpleNamespace(known=dict)
-
-    @property
-    def row(self) -> tuple[Any, ...]:
-        about = self.id, self.token, self.agent, "done", "ok", "plain"
-        return *about, self.wire, "2026-01-01T00:00:00.000Z", b""
+        job = cls.of_claim(claim, queue_of(claim.run.call))
+        job.key, job.is_bare, job.ended_at = key, True, "2026-01-01T00:00:00.000Z"
+        return job
 
 
 class _ShownReader(QueueReader):
@@ -68,15 +54,13 @@ class LeadPart:
 
     def __init__(self, redis: Redis, ledger: Ledger) -> None:
         self.reader = _ShownReader(redis, ())
-        self.cancelled: list[LeadJob] = []
-        pool: Any = SimpleNamespace(
-            note_ended=lambda _: None,
-            leave_damaged=lambda _: None,
-            end_cancelled=self.cancelled.append,
-            is_draining=False,
+        self.cancelled: list[Job] = []
+        pool: Any = SimpleNamespace(is_draining=False)
+        results = results_of(
+            ledger, SimpleNamespace(flush=lambda: None), lambda jobs: None, self.cancelled.append
         )
         runtime: Any = SimpleNamespace(
-            delivery=SimpleNamespace(ledger=ledger, limiter=SimpleNamespace(follow=lambda _: None)),
+            delivery=SimpleNamespace(ledger=ledger, result_writer=results),
             settings=ledger.settings,
             event_loop=None,
         )
@@ -89,10 +73,10 @@ class LeadPart:
         Raises:
             redis.exceptions.RedisError: the connection was lost; the jobs are as before.
         """
-        self.lead._post_marks(jobs)  # type: ignore[arg-type]
+        self.lead._post_marks(jobs)
         self.reader.settle()
 
-    def send(self, jobs: Sequence[Any]) -> list[Any]:
+    def send(self, jobs: Sequence[Job]) -> list[Job]:
         """Send results in one packet; return those that are to be sent again."""
         self.cancelled.clear()
         self.lead._results = list(jobs)
@@ -101,8 +85,7 @@ class LeadPart:
             self.reader.settle()
         except RedisError:
             pass  # the lead has the results again
-        again: list[Any] = self.lead._results
-        self.lead._results = []
+        again, self.lead._results = self.lead._results, []
         self.lead._must_pause = False
         return again
 

@@ -170,7 +170,7 @@ class Delivery:
             if isinstance(answer, RedisError):
                 self.writer.send(script_call, on_answer)
             elif not answer:
-                self.result_writer.store(claim, self.reaper.failure(claim, ToolCancelledError()))
+                self.result_writer.store(job, self.reaper.failure(claim, ToolCancelledError()))
                 self.flush()
 
         message = self.reaper.message(job.id, job.original)
@@ -184,22 +184,18 @@ class Delivery:
         if release is not None:
             self.writer.send(*release)
 
-    def hold(
-        self,
-        claim: Claim,
-        answer: Callable[[ToolCallResult], bool],
-        started_at: Callable[[], float | None],
-        cancellation: Cancellation,
-    ) -> Watch:
+    def hold(self, job: Job, answer: Callable[[ToolCallResult], bool]) -> Watch:
         """Renew the lease of a run from now on and watch for its cancellation.
 
         ``answer`` takes the result of a handler that is cancelled and does not end, while it still runs; it
-        returns whether the call had none yet. Return the function that sets a time limit.
+        returns whether the call had none yet. Return the function that sets a time limit, which the job has
+        from now on.
         """
+        claim, cancellation = job.claim, job.ensure_cancellation()
 
         def abandon() -> None:
             error = cancellation.error or ToolCancelledError()
-            if answer(self.reaper.failure(claim, error, started_at())):
+            if answer(self.reaper.failure(claim, error, job.started_at)):
                 logger.warning("call.abandoned", **claim.run.log_fields, reason=error.message)
                 self.flush()
 
@@ -212,8 +208,8 @@ class Delivery:
                 cancellation.on_cancel(abandon)
             return self.watchdog.watch(limit + patience, expire)
 
+        job.watch = watch
         self.leases.hold(claim)
-        self.result_writer.begin(claim)
         self.cancels.hold(claim, abandon, cancellation)
         return watch
 
@@ -287,8 +283,7 @@ class Delivery:
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(claim, self.reaper.failure(claim, error))
-                self.flush()
+                self._end(claim, self.reaper.failure(claim, error), incoming.queue)
 
         def on_refusal(refusal: ResponseError) -> None:
             reason = damaged(incoming.id, refusal_text(refusal)).message
@@ -312,10 +307,16 @@ class Delivery:
 
         def on_answer(claim: Claim) -> None:
             if claim.is_ours:
-                self.result_writer.store(*self.reaper.dead_letter(claim))
-                self.flush()
+                self._end(*self.reaper.dead_letter(claim), queue)
 
         self.writer.send(self.ledger.claim(request), on_answer)
+
+    def _end(self, claim: Claim, result: ToolCallResult, queue: str) -> None:
+        """End a call that is not run."""
+        job = Job.of_claim(claim, queue)
+        job.is_told = True
+        self.result_writer.store(job, result)
+        self.flush()
 
     def _claim(self, request: ClaimRequest) -> Claim:
         """Claim the call; one that a plain Celery producer queued has no record and is sent as a whole.

@@ -5,7 +5,7 @@ Writes to the ledger go through the pipelined writer: while Redis is away they w
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -15,13 +15,14 @@ from redis.exceptions import RedisError, ResponseError
 
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
+from broker_config.scripts import ScriptCall
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.bundle.resources import Retry
 from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError, ToolOutputError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.logs import CallLog
 from goondan_tasks.contract.messages import ToolCallResult, epoch_milliseconds
-from goondan_tasks.fleet.call_counts import CallCounts, CountedCall
+from goondan_tasks.fleet.call_counts import CallCounts
 from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.leases import LeaseKeeper
@@ -32,6 +33,7 @@ from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.limiter import CallLimiter
 from workers.delivery.spans import RunSpans
+from workers.job import Job
 from workers.outcome import outcome_of
 from workers.tools.dynamic_tools import TurnKey, turn_of
 
@@ -48,6 +50,13 @@ NEVER = ("E_TOOL_CANCELLED", "E_TOOL_INVALID_ARGS", "E_TOOL_EXPIRED", "E_TOOL_OU
 NEVER_PREFIX = "E_TOOL_NOT_"
 
 Then = Callable[[], object]
+
+#: gets calls that have ended
+Tell = Callable[[Sequence[Job]], object]
+
+
+def _tell_nobody(jobs: Sequence[Job]) -> None:
+    """Tell nobody."""
 
 
 def pause_seconds(retry: Retry, retries: int) -> float:
@@ -199,17 +208,9 @@ def _budget_left(claim: Claim, result: ToolCallResult) -> float:
     return _begin_of(claim, result) + limit * 1000 - claim.run.clock()
 
 
-@dataclass(slots=True)
-class _FirstResult:
-    """Whether a run has a result: its own, or one that was stored while its handler still runs."""
-
-    has_result: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 @dataclass(eq=False)
 class ResultWriter:
-    """Ends the runs of one worker process."""
+    """Ends the runs of one worker process, and tells the log, the counts and monitors of it."""
 
     ledger: Ledger
     writer: PipelinedWriter
@@ -222,167 +223,225 @@ class ResultWriter:
     log: CallLog
     counts: CallCounts
     monitors: Monitors
-    #: the current runs, by the tokens of their claims
-    _runs: dict[str, _FirstResult] = field(default_factory=dict, init=False)
+    #: the calls whose ends Redis has not confirmed, by the tokens of their claims
+    unconfirmed: dict[str, Job] = field(default_factory=dict, init=False)
     #: the tokens of claims whose marks are awaited; see :meth:`take_unstarted`
     unstarted: set[str] = field(default_factory=set, init=False)
-    #: the tokens of claims whose results Redis has not confirmed
-    _unconfirmed: set[str] = field(default_factory=set, init=False)
+    _tell_short: Tell = field(default_factory=lambda: _tell_nobody, init=False)
+    #: held while a run gets its first result: that of its handler must not overtake one in its place
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def begin(self, claim: Claim) -> None:
-        """Begin a claim's run, which ends with one result, by :meth:`finish` or :meth:`answer`."""
-        self._runs[claim.token] = _FirstResult()
+    def tell_of_short(self, tell: Tell) -> None:
+        """Let ``tell`` get the ended calls of which monitors have not been told that they began."""
+        self._tell_short = tell
 
-    def finish(self, claim: Claim, result: ToolCallResult) -> bool:
+    def finish(self, job: Job, result: ToolCallResult) -> bool:
         """Store the result of a run; return whether the run had none yet.
 
         The result goes with the next packet; that of a lost claim changes nothing. A failed call is retried
         if its export says so, and a pending one is suspended. An event that was answered before its handler
         ended now releases its instance.
         """
-        run = self._runs.pop(claim.token)
-        with run.lock:
-            is_first, run.has_result = not run.has_result, True
+        with self._lock:
+            is_first, job.has_result = not job.has_result, True
         if is_first:
-            self._try(claim, partial(self._finish, claim, result, still_runs=False))
-        elif is_event(claim.run.call):
-            self._unconfirmed.add(claim.token)
-            self._try(claim, partial(self.store, claim, result, has_result=True))
+            self._try(job, partial(self._finish, job, result, still_runs=False))
+        elif is_event(job.original):
+            self._try(job, partial(self._admit_next, job, result))
         return is_first
 
-    def answer(self, claim: Claim, result: ToolCallResult) -> bool:
+    def answer(self, job: Job, result: ToolCallResult) -> bool:
         """Store a result while the handler still runs; return whether the run had none yet.
 
         An event keeps its instance until its handler has ended.
         """
-        run = self._runs.get(claim.token)
-        if run is None:
-            return False
-        with run.lock:  # the handler's own result must not overtake this one
-            is_first, run.has_result = not run.has_result, True
+        with self._lock:
+            is_first, job.has_result = not job.has_result, True
             if is_first:
-                self._try(claim, partial(self._finish, claim, result, still_runs=True))
+                self._try(job, partial(self._finish, job, result, still_runs=True))
         return is_first
 
-    def _try(self, claim: Claim, end: Callable[[], None]) -> None:
+    def _try(self, job: Job, end: Callable[[], None]) -> None:
         outcome = outcome_of(end)
         if outcome.error is not None:
-            self._end_with_fault(claim, outcome.error)
+            self._end_with_fault(job, outcome.error)
 
-    def _finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool) -> None:
-        self._unconfirmed.add(claim.token)
+    def _finish(self, job: Job, result: ToolCallResult, *, still_runs: bool) -> None:
+        claim = job.claim
         self.spans.end(claim, result)
+        self.unconfirmed[job.token] = job
         if result.status == "pending":
-            self._suspend(claim, result)
+            self._suspend(job, result)
             return
         if result.error is not None:
-            granted, store = partial(self._on_retry, claim, result), partial(self.store, claim, result)
+            granted, store = partial(self._on_retry, job, result), partial(self.store, job, result)
             if self.retries.put_off(claim, result, granted=granted, final=store):
                 return
-        self.store(claim, result, still_runs=still_runs and is_event(claim.run.call))
+        self.store(job, result, still_runs=still_runs and is_event(claim.run.call))
 
-    def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
+    def _end_with_fault(self, job: Job, fault: BaseException) -> None:
         """End the call even after a fault of ours: else its lease is renewed forever."""
-        logger.error("call.fault", **claim.run.log_fields, exc_info=fault)
-        outcome = outcome_of(lambda: self.store(claim, self.reaper.failure(claim, fault)))
+        logger.error("call.fault", **job.log_fields.known(), exc_info=fault)
+        outcome = outcome_of(lambda: self.store(job, self.reaper.failure(job.claim, fault)))
         if outcome.error is not None:
-            self._let_go(claim, is_lost=True)  # a sweep settles the call
+            self._let_go(job, is_lost=True)  # a sweep settles the call
 
-    def _on_retry(self, claim: Claim, result: ToolCallResult) -> None:
-        self._unconfirmed.discard(claim.token)
+    def _on_retry(self, job: Job, result: ToolCallResult) -> None:
+        self.unconfirmed.pop(job.token, None)
+        call = job.claim.run.call
         if result.error is not None:
-            self.counts.add_retry(claim.run.call.agent_name, result.tool_name, result.error.code)
-        self.monitors.add_retry(claim.run.call, result)
-        cancellation = self.cancels.cancellation(claim)
-        if cancellation is not None:
-            cancellation.end()  # the next run asks again
+            self.counts.add_retry(call.agent_name, result.tool_name, result.error.code)
+        self.monitors.add_retry(call, result)
+        if job.cancellation is not None:
+            job.cancellation.end()  # the next run asks again
 
-    def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
+    def _suspend(self, job: Job, result: ToolCallResult) -> None:
+        claim = job.claim
+
         def on_answer(answer: int | bytes) -> None:
             if isinstance(answer, bytes):  # it was completed before the handler returned
-                ended = completed(claim.run, result, Outcome.of(answer))
+                self.store(job, completed(claim.run, result, Outcome.of(answer)))
+                self.writer.flush()
             elif answer == Stored.CANCELLED:
-                ended = self.reaper.cancelled(result)
+                self.end_cancelled(job)
             else:
-                self._let_go(claim, is_lost=answer == Stored.LOST)
+                self._let_go(job, is_lost=answer == Stored.LOST)
                 self.log(result, answer > 0)
                 if answer > 0:
                     self.monitors.add_pending(claim.run.call, result)
-                return
-            self.store(claim, ended)
-            self.writer.flush()
 
         try:
             script_call = self.ledger.suspend(claim, result)
         except ValueError as error:
-            self.store(claim, self._unwritable(claim, error))
+            self.store(job, self._unwritable(job, error))
         else:
-            refused = partial(self._on_refusal, claim)
+            refused = partial(self._note_refused, job)
             self.writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
 
-    def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
-        """Return the error result of a call whose result cannot be written as JSON."""
-        message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
-        return self.reaper.failure(claim, ToolOutputError(message))
+    # Final results.
 
-    def _on_refusal(self, claim: Claim, error: ResponseError) -> None:
-        """Let a call go whose record cannot take a result: else its lease is renewed forever."""
-        self._log_damaged(claim, refusal_text(error))
-        self._let_go(claim, is_lost=True)
-
-    def _log_damaged(self, claim: Claim, reason: str) -> None:
-        failure = damaged(claim.run.id, reason)
-        fields = {"reason": failure.message, "remedy": failure.suggestion}
-        logger.error("call.not_stored", **claim.run.log_fields, **fields)
-        self.limiter.leave_damaged(claim)
-        self.writer.flush()
-
-    def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
-        self._unconfirmed.discard(claim.token)
-        self.leases.drop(claim)
-        self.cancels.drop(claim, is_lost=is_lost)
-
-    def store(
-        self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False, has_result: bool = False
-    ) -> None:
-        """Store a result with the next packet; one that cannot be written as JSON becomes an error.
-
-        An event that ``has_result`` already only admits the next one of its mailbox.
-        """
+    def store(self, job: Job, result: ToolCallResult, *, still_runs: bool = False) -> None:
+        """Store a result with the next packet; one that cannot be written as JSON becomes an error."""
         try:
-            answer = self.reaper.answer(claim, result)
-            script_call = self.ledger.finish(claim, result, answer, still_runs=still_runs)
+            job.end_with(result)
+            answer = self.reaper.answer(job.claim, result)
         except ValueError as error:
-            self.store(claim, self._unwritable(claim, error), still_runs=still_runs)
+            self.store(job, self._unwritable(job, error), still_runs=still_runs)
+            return
+        call = job.original
+        if answer is None and not is_event(call):
+            self.store_many([job], is_urgent=self.limiter.is_waited_for(call))
             return
 
         def on_answer(finished: Finished) -> None:
             stored = finished.stored
             if stored is Stored.CANCELLED:
-                self.store(claim, self.reaper.cancelled(result), still_runs=still_runs)
-                self.writer.flush()
-                return
-            if still_runs and stored is Stored.YES:
-                self._unconfirmed.discard(claim.token)
+                self.end_cancelled(job, still_runs=still_runs)
+            elif still_runs and stored is Stored.YES:
+                self.unconfirmed.pop(job.token, None)
+                self._tell_end([job])
             else:
-                self._let_go(claim, is_lost=stored in (Stored.LOST, Stored.DAMAGED))
-            if stored is Stored.DAMAGED:
-                self._log_damaged(claim, NO_CALL)
-            elif not has_result:  # else the call has ended before, and so has its log
-                self.log(result, stored is Stored.YES)
-            if stored is Stored.YES and not has_result:
-                self.counts.add([CountedCall.of(result)])
-                self.monitors.add_end(claim.run.call, result)
-            self.limiter.follow(finished.look_in)
+                self.note_stored([job], [stored])
 
-        is_waited_for = is_event(claim.run.call) or self.limiter.is_waited_for(claim.run.call)
-        refused = partial(self._on_refusal, claim)
-        self.writer.put_off(script_call, on_answer, is_urgent=is_waited_for, refused=refused)
+        self.unconfirmed[job.token] = job
+        script_call = self.ledger.finish_event(job.claim.run, job.row, answer, still_runs=still_runs)
+        refused = partial(self._note_refused, job)
+        self.writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
+
+    def _admit_next(self, job: Job, result: ToolCallResult) -> None:
+        """Admit the next event of a mailbox: the handler of one that was answered before has ended."""
+
+        def on_answer(finished: Finished) -> None:
+            if finished.stored is Stored.CANCELLED:
+                self.end_cancelled(job)
+                return
+            self._let_go(job, is_lost=finished.stored is not Stored.YES)
+            if finished.stored is Stored.DAMAGED:
+                self.leave_damaged(job)
+
+        self.unconfirmed[job.token] = job
+        script_call = self.ledger.finish(job.claim, result, self.reaper.answer(job.claim, result))
+        refused = partial(self._note_refused, job)
+        self.writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
+
+    def store_many(self, jobs: Sequence[Job], *, is_urgent: bool = False) -> None:
+        """Store the results of calls that have ended with the next packet; nothing more follows from them."""
+
+        def on_refusal(error: ResponseError) -> None:
+            if len(jobs) > 1:  # the fault of one must not stop the others
+                for job in jobs:
+                    self.store_many([job])
+                self.writer.flush()
+            else:
+                self._note_refused(jobs[0], error)
+
+        self.unconfirmed |= {job.token: job for job in jobs}
+        noted = partial(self.note_stored, jobs)
+        self.writer.put_off(self.row_script(jobs), noted, is_urgent=is_urgent, refused=on_refusal)
+
+    def row_script(self, jobs: Sequence[Job]) -> ScriptCall[list[int]]:
+        """Return the script call that stores such results, and does what the limits of the calls ask for."""
+        return self.ledger.finish_many([job.row for job in jobs], self.limiter.follow)
+
+    def note_stored(self, jobs: Sequence[Job], answers: Sequence[int]) -> None:
+        """Act on the answers of Redis to the results of calls, which are in the same order."""
+        self._tell_end([job for job, answer in zip(jobs, answers, strict=True) if answer > Stored.LOST])
+        for job, answer in zip(jobs, answers, strict=True):
+            if answer == Stored.CANCELLED:
+                self.end_cancelled(job)
+                continue
+            self._let_go(job, is_lost=answer in (Stored.LOST, Stored.DAMAGED))
+            if answer == Stored.LOST:
+                logger.info("call.superseded", **job.log_fields.known())
+            elif answer == Stored.DAMAGED:
+                self.leave_damaged(job)
+
+    def end_cancelled(self, job: Job, *, still_runs: bool = False) -> None:
+        """End a call that is cancelled, as Redis says."""
+        result = job.claim.run.ok(None, job.started_at) if job.result is None else job.result
+        self.store(job, self.reaper.cancelled(result), still_runs=still_runs)
+        self.writer.flush()
+
+    def leave_damaged(self, job: Job, reason: str = NO_CALL) -> None:
+        """Name a call that has no result because its record is damaged, and release its limits.
+
+        Its client finds the record itself.
+        """
+        failure = damaged(job.id, reason)
+        fields = {"reason": failure.message, "remedy": failure.suggestion}
+        logger.error("call.not_stored", **job.log_fields.known(), **fields)
+        self.limiter.leave_damaged(job.claim)
+        self.writer.flush()
+
+    def _note_refused(self, job: Job, error: ResponseError) -> None:
+        """Let a call go whose record cannot take a result: else its lease is renewed forever."""
+        self._let_go(job, is_lost=True)
+        self.leave_damaged(job, refusal_text(error))
+
+    def _tell_end(self, jobs: Sequence[Job]) -> None:
+        """Count and log calls that have ended, and tell monitors."""
+        self.counts.add(job.counted for job in jobs)
+        self.log.write([job.logged for job in jobs])
+        for job in jobs:
+            if job.is_told and job.result is not None:
+                self.monitors.add_end(job.claim.run.call, job.result)
+        self._tell_short([job for job in jobs if not job.is_told])
+
+    def _unwritable(self, job: Job, error: ValueError) -> ToolCallResult:
+        """Return the error result of a call whose result cannot be written as JSON."""
+        message = f"{job.tool_name} ended with a result that is not JSON: {error}."
+        return self.reaper.failure(job.claim, ToolOutputError(message))
+
+    def _let_go(self, job: Job, *, is_lost: bool = False) -> None:
+        self.unconfirmed.pop(job.token, None)
+        if job.watch is not None:
+            self.leases.drop(job.claim)
+            self.cancels.drop(job.claim, is_lost=is_lost)
 
     @property
     def awaits_confirmation(self) -> bool:
-        """Whether Redis has not confirmed all results."""
-        return bool(self._unconfirmed)
+        """Whether Redis has not confirmed all ends."""
+        return bool(self.unconfirmed)
 
     def take_unstarted(self, claim: Claim) -> bool:
         """Return once that a run waits for its mark: either it begins then, or its claim is given back."""
@@ -402,7 +461,7 @@ class ResultWriter:
             RedisError: Redis is away; the leases run out by themselves.
         """
         for claim in self.leases.held():
-            if claim.token in self._unconfirmed:
+            if claim.token in self.unconfirmed:
                 continue
             if not self.reaper.requeue(claim, is_untouched=self.take_unstarted(claim)):
                 self.reaper.fail(claim, unknown_outcome(claim.run.call))

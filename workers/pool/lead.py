@@ -29,8 +29,8 @@ from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
 from workers.job import STATES, Job, JobState
 from workers.plain_context import PlainContext
 from workers.plan import Plan
-from workers.pool.limits import finish_many, follow, note_verdict
-from workers.pool.loop_calls import LoopCalls, Pool, end_detached, log_damaged, note_stored
+from workers.pool.limits import follow, note_verdict
+from workers.pool.loop_calls import LoopCalls, Pool, end_detached
 from workers.pool.parts import WorkerParts
 
 logger = structlog.get_logger(__name__)
@@ -172,7 +172,8 @@ class Lead:
 
     def claims(self) -> list[tuple[str, str]]:
         """Return the id and token of each call whose lease the lead keeps renewed."""
-        unconfirmed = (*self._unconfirmed.copy().values(), *self.on_loop.unconfirmed)
+        stored = self._delivery.result_writer.unconfirmed
+        unconfirmed = (*self._unconfirmed.copy().values(), *stored.copy().values())
         return [(job.id, job.token) for job in (*self.jobs, *unconfirmed)]
 
     def detach_now(self, job: Job) -> None:
@@ -461,9 +462,9 @@ class Lead:
 
     def _end_unstarted(self, job: Job) -> None:
         if job.state is JobState.CANCELLED:
-            self._pool.end_cancelled(job)
+            self._delivery.result_writer.end_cancelled(job)
         elif job.state is JobState.DAMAGED:
-            log_damaged(job)
+            self._delivery.result_writer.leave_damaged(job)
         else:
             logger.warning("call.claim_lost", **job.log_fields.known())
 
@@ -476,6 +477,7 @@ class Lead:
             self._post_results(results)
 
     def _post_results(self, results: list[Job]) -> None:
+        writer = self._delivery.result_writer
         self._unconfirmed |= {job.token: job for job in results}
 
         def on_answer(answers: Any) -> None:
@@ -486,13 +488,13 @@ class Lead:
                 for job in results:
                     self._post_results([job])
             elif is_script_fault(answers):
-                log_damaged(results[0], refusal_text(answers))
+                writer.leave_damaged(results[0], refusal_text(answers))
             elif isinstance(answers, RedisError):
                 self._results = results + self._results
             else:
-                note_stored(self._pool, results, answers)
+                writer.note_stored(results, answers)
 
-        self._reader.post(finish_many(self._delivery, results), on_answer)
+        self._reader.post(writer.row_script(results), on_answer)
 
     def _note_answer(self, answer: Any) -> None:
         if not isinstance(answer, RedisError):

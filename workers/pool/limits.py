@@ -1,11 +1,9 @@
 """Limits of claimed calls: the script that reserves messages and claims their calls has asked them."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
-from broker_config.scripts import ScriptCall
 from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.record import Verdict
 from workers.delivery.delivery import Delivery
@@ -33,8 +31,3 @@ def follow(delivery: Delivery, answer: Any) -> None:
     """Do what the limits of a reservation's calls ask for, if anything (``claim_on_reserve.lua``)."""
     if answer is not None:
         delivery.limiter.follow(next_look(answer))
-
-
-def finish_many(delivery: Delivery, jobs: Sequence[Job]) -> ScriptCall[list[int]]:
-    """Return the script call that stores results, and does what the limits of their calls ask for."""
-    return delivery.ledger.finish_many([job.row for job in jobs], delivery.limiter.follow)

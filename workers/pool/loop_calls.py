@@ -15,15 +15,12 @@ from time import monotonic
 from typing import Any, Protocol
 
 import structlog
-from redis.exceptions import ResponseError
 
 from broker_config.queue_reader import Batch
-from broker_config.refusals import refusal_text
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.events import handling_agent
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
-from goondan_tasks.ledger.record import NO_CALL, Stored, damaged
 from workers.cancellation import timed_out
 from workers.concurrency.event_loop import beside_loop
 from workers.concurrency.shared_thread import SharedThread
@@ -33,7 +30,6 @@ from workers.job import Job, JobState
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices, PlainContext
 from workers.plan import Plan
-from workers.pool.limits import finish_many
 from workers.pool.parts import WorkerParts
 
 logger = structlog.get_logger(__name__)
@@ -78,21 +74,12 @@ class Pool(ContextServices, Protocol):
     def deliver(self, batch: Batch) -> None:
         """Take the messages that were not claimed."""
 
-    def note_ended(self, jobs: Sequence[Job]) -> None:
-        """Log stored results, count them, and tell Celery's monitors."""
-
-    def leave_damaged(self, job: Job) -> None:
-        """Release what a call holds whose record is damaged: the script that ends its run could not."""
-
     def mark_again(self, job: Job) -> None:
         """Mark a call as started again, since its mark is old; this blocks.
 
         Raises:
             GoondanError: it must not go on.
         """
-
-    def end_cancelled(self, job: Job) -> None:
-        """End a call that is cancelled, as Redis says."""
 
     def flush(self) -> None:
         """Send what calls have put off."""
@@ -170,9 +157,9 @@ class LoopCalls:
         #: the calls that run, by token: those that the lead has begun, and those that are detached
         self._short: dict[str, LoopCall] = {}
         self._lasting: dict[str, LoopCall] = {}
-        #: the results of this round, and the calls whose results Redis has not confirmed, by token
+        #: the calls that have ended in this round
         self._ended: list[Job] = []
-        self._unconfirmed: dict[str, Job] = {}
+        self._results = runtime.delivery.result_writer
 
     @property
     def jobs(self) -> list[Job]:
@@ -181,18 +168,13 @@ class LoopCalls:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all calls are detached, and Redis has confirmed all results."""
-        return not (self._short or self._unconfirmed)
+        """Whether all calls are detached, or have ended."""
+        return not self._short
 
     @property
     def must_look(self) -> bool:
         """Whether calls are here that may have to be detached, or handlers that may keep others waiting."""
         return bool(self._short) or self._shared.is_busy
-
-    @property
-    def unconfirmed(self) -> list[Job]:
-        """The calls whose results Redis has not confirmed."""
-        return list(self._unconfirmed.copy().values())
 
     def begin(self, job: Job, plan: Plan) -> None:
         """Let the loop run a call that is marked as started, after the next flush; its slot goes with it."""
@@ -285,7 +267,7 @@ class LoopCalls:
             is_short = self._short.pop(job.token, None) is not None
             job.state = JobState.ENDED
             if is_short:
-                self._unconfirmed[job.token] = job
+                self._results.unconfirmed[job.token] = job
         result = call.plan.runner.plain_result(job, call.plan, outcome) if is_short else None
         if result is None:
             self._threads.run_short(partial(self._end_general, call, outcome))
@@ -331,13 +313,12 @@ class LoopCalls:
             self._store([job])
         else:
             self._pool.finish(job, result)
-            self._unconfirmed.pop(job.token, None)
             self._slots.leave(None)
 
     def _store(self, jobs: Sequence[Job]) -> None:
         """Put results into the writer's next packet, and free the slots of their calls."""
         for begin in range(0, len(jobs), MOST_STORED):
-            self._send(jobs[begin : begin + MOST_STORED])
+            self._results.store_many(jobs[begin : begin + MOST_STORED])
         for _ in jobs:
             self._slots.leave(None)
 
@@ -347,49 +328,6 @@ class LoopCalls:
             self._runtime.delivery.writer.put_off(
                 self._ledger.progress(job.id, job.token, report), lambda _: None
             )
-
-    def _send(self, jobs: Sequence[Job]) -> None:
-        self._runtime.delivery.writer.put_off(
-            finish_many(self._runtime.delivery, jobs),
-            partial(self._note_stored, jobs),
-            refused=partial(self._note_refused, jobs),
-        )
-
-    def _note_stored(self, jobs: Sequence[Job], answers: Sequence[int]) -> None:
-        for job in jobs:
-            self._unconfirmed.pop(job.token, None)
-        note_stored(self._pool, jobs, answers)
-
-    def _note_refused(self, jobs: Sequence[Job], error: ResponseError) -> None:
-        """Leave a call whose record cannot take a result to a sweep; store the results of the others."""
-        if len(jobs) > 1:
-            for job in jobs:
-                self._send([job])
-            self._runtime.delivery.flush()
-            return
-        [job] = jobs
-        self._unconfirmed.pop(job.token, None)
-        log_damaged(job, refusal_text(error))
-
-
-def note_stored(pool: Pool, jobs: Sequence[Job], answers: Sequence[int]) -> None:
-    """Act on the answers of Redis to the results of calls, which are in the same order."""
-    pool.note_ended([job for job, answer in zip(jobs, answers, strict=True) if answer > Stored.LOST])
-    for job, answer in zip(jobs, answers, strict=True):
-        if answer == Stored.CANCELLED:
-            pool.end_cancelled(job)
-        elif answer == Stored.LOST:
-            logger.info("call.superseded", **job.log_fields.known())
-        elif answer == Stored.DAMAGED:
-            pool.leave_damaged(job)
-            log_damaged(job)
-
-
-def log_damaged(job: Job, reason: str = NO_CALL) -> None:
-    """Name a call that has no result because its record is damaged; its client finds the record itself."""
-    failure = damaged(job.id, reason)
-    fields = {"reason": failure.message, "remedy": failure.suggestion}
-    logger.error("call.not_stored", **job.log_fields.known(), **fields)
 
 
 def end_detached(job: Job, result: bytes | ToolCallResult) -> None:

@@ -123,6 +123,7 @@ class CallPool(BasePool):
         self.intake = Intake(self._runtime, self.app, self.take)
         self.lead = Lead(reader, self._runtime, self._threads, self._slots, self)
         self._runtime.delivery.leases.renew_also(self.lead.claims)
+        self._runtime.delivery.result_writer.tell_of_short(self._tell_short)
         self.lead.start()
 
     def grow(self, n: int = 1) -> None:
@@ -265,7 +266,7 @@ class CallPool(BasePool):
 
         def end(result: ToolCallResult) -> None:
             end_limit()
-            self._finish(job, claim, result)
+            self._finish(job, result)
             self.flush()
 
         job.end_detached = end
@@ -274,24 +275,17 @@ class CallPool(BasePool):
 
     def _hold(self, job: Job) -> Watch:
         """Look after the lease and the cancellation of a call from now on."""
-        answer, cancellation = partial(self._answer, job, job.claim), job.ensure_cancellation()
-        job.watch = self._runtime.delivery.hold(job.claim, answer, lambda: job.started_at, cancellation)
-        return job.watch
+        return self._runtime.delivery.hold(job, partial(self._answer, job))
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
         """End a call with a result that is not plain, such as a pending one, or one to be retried."""
-        claim, delivery = job.claim, self._runtime.delivery
+        delivery = self._runtime.delivery
         self._tell_claim(job)
         if job.started_at is not None:
             self._tell_start(job, job.begun_at)
-        delivery.hold(claim, lambda _: False, lambda: job.started_at, job.ensure_cancellation())
-        delivery.result_writer.finish(claim, result)
+        delivery.hold(job, lambda _: False)
+        delivery.result_writer.finish(job, result)
         delivery.flush()
-
-    def leave_damaged(self, job: Job) -> None:
-        """Release what a call holds whose record is damaged: the script that ends its run could not."""
-        self._runtime.limiter.leave_damaged(job.claim)
-        self._runtime.delivery.flush()
 
     def mark_again(self, job: Job) -> None:
         """Mark a call as started again, since its mark is old: the process may have been frozen.
@@ -301,10 +295,6 @@ class CallPool(BasePool):
         """
         delivery, cancellation = self._runtime.delivery, job.ensure_cancellation()
         job.fresh_until = delivery.start(job.claim, cancellation, has_begun=bool(job.begun_at))
-
-    def end_cancelled(self, job: Job) -> None:
-        """End a call that is cancelled, as Redis says."""
-        self.finish(job, self._runtime.reaper.cancelled(job.claim.run.ok(None, job.started_at)))
 
     def prepare_and_run(self, job: Job) -> None:
         """Prepare a claimed call on this thread, and run it; its slot is taken already."""
@@ -327,11 +317,8 @@ class CallPool(BasePool):
         job.state = JobState.ENDED
         end_detached(job, result)
 
-    def note_ended(self, jobs: Sequence[Job]) -> None:
-        """Log stored results, count them, and tell Celery's monitors."""
-        writer = self._runtime.delivery.result_writer
-        writer.counts.add(job.counted for job in jobs)
-        writer.log.write([job.logged for job in jobs])
+    def _tell_short(self, jobs: Sequence[Job]) -> None:
+        """Count calls that have ended for Celery, and tell its monitors of them."""
         for job in jobs:
             count(task_name(job.agent, job.tool_name), TOOL_CALL_TASK)
         self.events.add(self.consumer.event_dispatcher, jobs)
@@ -356,6 +343,7 @@ class CallPool(BasePool):
         count(task_name(job.agent, job.tool_name), task_of_job(job))
 
     def _tell_claim(self, job: Job) -> None:
+        job.is_told = True
         tell_claim(job, self.consumer.event_dispatcher, self._runtime.monitors)
 
     def _tell_start(self, job: Job, begun_at: float | None = None) -> None:
@@ -439,11 +427,11 @@ class CallPool(BasePool):
         prepared = outcome_of(partial(self._prepared, job, watch))
         if prepared.error is not None:
             fault = self._told(prepared.error, job.log_fields.known())
-            self._finish(job, job.claim, self._runtime.reaper.failure(job.claim, fault))
+            self._finish(job, self._runtime.reaper.failure(job.claim, fault))
             return
         early = prepared.get()
         if early is not None:
-            self._finish(job, job.claim, early)
+            self._finish(job, early)
             return
         assert self.lead is not None  # noqa: S101 - the pool has started
         plan = job.planned
@@ -463,16 +451,16 @@ class CallPool(BasePool):
         job.fresh_until = self._runtime.delivery.start(job.claim, job.ensure_cancellation())
         job.state = JobState.STARTED
 
-    def _answer(self, job: Job, claim: Claim, result: ToolCallResult) -> bool:
+    def _answer(self, job: Job, result: ToolCallResult) -> bool:
         """End a call whose handler still runs on its thread; return whether the call had no result yet."""
-        is_first = self._runtime.delivery.result_writer.answer(claim, result)
+        is_first = self._runtime.delivery.result_writer.answer(job, result)
         if is_first:
             self._end(job)
         self.flush()
         return is_first
 
-    def _finish(self, job: Job, claim: Claim, result: ToolCallResult) -> None:
-        if self._runtime.delivery.result_writer.finish(claim, result):
+    def _finish(self, job: Job, result: ToolCallResult) -> None:
+        if self._runtime.delivery.result_writer.finish(job, result):
             self._end(job)
 
     def _end(self, job: Job) -> None:

@@ -80,9 +80,6 @@ class Results:
         self.unstarted: set[str] = set()
         self.store = store
 
-    def begin(self, claim: Claim) -> None:
-        """Begin a run."""
-
 
 def delivery(ledger: Ledger, revisions: FakeRevisions, store: Any = None) -> Delivery:
     """Return the delivery of a process that asks the ledger at once."""
@@ -255,7 +252,7 @@ def test_a_call_whose_record_is_damaged_is_refused_and_its_message_becomes_a_dea
         ledger = Ledger(redis, Settings())
         redis.set(ledger.keys.call("id-1"), "of another program")
         stored: list[Claim] = []
-        desk = delivery(ledger, FakeRevisions(), store=lambda claim, result: stored.append(claim))
+        desk = delivery(ledger, FakeRevisions(), store=lambda job, result: stored.append(job.claim))
         with pytest.raises(ToolError, match=r"call id-1, or of its limits, is damaged: WRONGTYPE") as raised:
             desk.claim(incoming, "w1")
         desk.refuse(incoming, "w1", raised.value)

@@ -23,6 +23,7 @@ from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
 from tests.unit.goondan_tasks.ledger.calls import submit
 from workers.delivery.result_writer import ResultWriter
+from workers.job import Job
 
 UNUSED: Any = None
 
@@ -50,6 +51,7 @@ class Desk:
         self.claim = self.ledger.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms())).run(
             self.ledger.redis
         )
+        self.job = self.new_job()
         self.held = {"lease", "cancels"}
 
         #: whether other calls may wait for the run
@@ -84,10 +86,16 @@ class Desk:
             cancels=SimpleNamespace(drop=self._drop),  # type: ignore[arg-type]
             retries=UNUSED,
             spans=SimpleNamespace(end=lambda claim, result: None),
-            log=lambda result, is_stored: None,  # type: ignore[arg-type]
+            log=SimpleNamespace(write=lambda calls: None),  # type: ignore[arg-type]
             counts=CallCounts(lambda agent, tool: True),
             monitors=Monitors(redis, self.ledger.settings),
         )
+
+    def new_job(self) -> Job:
+        """Make a job of the claim, which the pool looks after."""
+        job = Job.of_claim(self.claim, "agent.coder")
+        job.watch, job.is_told = lambda *_, **__: lambda: None, True
+        return job
 
     def _drop(self, _: Claim, *, is_lost: bool) -> None:
         self.held.discard("cancels")
@@ -102,8 +110,7 @@ class Desk:
 
     def finish(self, *, faults: int) -> ToolCallResult | None:
         self.reaper.faults = faults
-        self.result_writer.begin(self.claim)
-        assert self.result_writer.finish(self.claim, self.claim.run.ok("done", None))
+        assert self.result_writer.finish(self.job, self.claim.run.ok("done", None))
         return self.ledger.result(self.claim.run.id)
 
 
@@ -135,8 +142,7 @@ def test_a_fault_of_ours_where_a_run_ends_is_its_result(desk: Desk) -> None:
 def test_run_whose_claim_was_lost_is_not_the_end_of_its_call(desk: Desk) -> None:
     desk.finish(faults=0)
     assert not desk.was_lost
-    desk.result_writer.begin(desk.claim)
-    desk.result_writer.finish(desk.claim, desk.claim.run.ok("again", None))
+    desk.result_writer.finish(desk.new_job(), desk.claim.run.ok("again", None))
     assert desk.was_lost
 
 
@@ -148,9 +154,8 @@ def test_a_call_whose_end_cannot_be_stored_is_left_to_a_sweep(desk: Desk) -> Non
 
 def test_a_call_whose_record_cannot_take_the_result_is_let_go(redis: Redis, desk: Desk) -> None:
     redis.set(desk.ledger.keys.call(desk.claim.run.id), "of another program")
-    desk.result_writer.begin(desk.claim)
     with capture_logs() as logs:
-        assert desk.result_writer.finish(desk.claim, desk.claim.run.ok("done", None))
+        assert desk.result_writer.finish(desk.job, desk.claim.run.ok("done", None))
     assert desk.was_lost
     assert (desk.held, desk.result_writer.awaits_confirmation) == (set(), False)
     assert [entry["event"] for entry in logs] == ["call.not_stored"]
@@ -164,10 +169,9 @@ def test_the_end_of_a_run_that_others_wait_for_is_confirmed_at_once(desk: Desk, 
 
 
 def test_a_run_that_was_answered_for_has_that_result(desk: Desk) -> None:
-    desk.result_writer.begin(desk.claim)
     in_its_place, late = (desk.claim.run.ok(text, None) for text in ("in its place", "late"))
-    assert [desk.result_writer.answer(desk.claim, in_its_place) for _ in range(2)] == [True, False]
-    assert not desk.result_writer.finish(desk.claim, late)
+    assert [desk.result_writer.answer(desk.job, in_its_place) for _ in range(2)] == [True, False]
+    assert not desk.result_writer.finish(desk.job, late)
     result = desk.ledger.result(desk.claim.run.id)
     assert result is not None
     assert result.output == "in its place"
@@ -175,7 +179,7 @@ def test_a_run_that_was_answered_for_has_that_result(desk: Desk) -> None:
 
 def test_a_run_that_has_ended_is_not_answered_for(desk: Desk) -> None:
     desk.finish(faults=0)
-    assert not desk.result_writer.answer(desk.claim, desk.claim.run.ok("in its place", None))
+    assert not desk.result_writer.answer(desk.job, desk.claim.run.ok("in its place", None))
     result = desk.ledger.result(desk.claim.run.id)
     assert result is not None
     assert result.output == "done"

@@ -22,6 +22,7 @@ from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.scripts import Scripts
+from tests.unit.workers.results import results_of
 from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.slots import Slots, Wait
@@ -139,7 +140,7 @@ class Scene:
                 ledger=_LEDGER,
                 has_spans=False,
                 release=self.release,
-                limiter=SimpleNamespace(follow=lambda _: None),
+                result_writer=results_of(_LEDGER, self, self._note_ended, self._note_cancelled),
             ),
             revisions=SimpleNamespace(active=revision, loaded=lambda job: revision),
             event_loop=EventLoopThread(),
@@ -187,9 +188,7 @@ class Scene:
 
     def context(self, job: Job) -> object: ...
 
-    def leave_damaged(self, job: Job) -> None: ...
-
-    def end_cancelled(self, job: Job) -> None:
+    def _note_cancelled(self, job: Job) -> None:
         self.failed.append(job.id)
 
     def finish(self, job: Job, result: ToolCallResult) -> None:
@@ -202,7 +201,7 @@ class Scene:
     def deliver(self, batch: Batch) -> None:
         self.general += [message.decode() for _, _, message in batch.messages]
 
-    def note_ended(self, jobs: Sequence[Job]) -> None:
+    def _note_ended(self, jobs: Sequence[Job]) -> None:
         self.noted += [job.id for job in jobs]
 
     def flush(self) -> None: ...

@@ -25,6 +25,7 @@ from goondan_tasks.contract.errors import (
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored
+from tests.unit.workers.results import results_of
 from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread, RunOnThread
 from workers.concurrency.slots import Slots
@@ -104,7 +105,7 @@ class Scene:
         )
         self.ledger = _LEDGER
         self.writer = self
-        self.limiter = SimpleNamespace(follow=lambda _: None)
+        self.result_writer = results_of(_LEDGER, self, self._note_ended, self._note_cancelled)
         pool: Any = self
         self.must_look = threading.Event()
         self.calls = LoopCalls(runtime, threads, self.slots, pool, self.must_look.set)
@@ -146,6 +147,8 @@ class Scene:
         script_call: ScriptCall[Any],
         receiver: Callable[[Any], object],
         refused: Callable[[ResponseError], object],
+        *,
+        is_urgent: bool = False,
     ) -> None:
         self.before_packet()
         self.writers.append(threading.current_thread().name)
@@ -178,18 +181,16 @@ class Scene:
     def finish(self, job: Job, result: ToolCallResult) -> None:
         self.finished[job.id] = result
 
-    def leave_damaged(self, job: Job) -> None: ...
-
     def mark_again(self, job: Job) -> None:
         self.confirmed.append(job.id)
         if self.refusal is not None:
             raise self.refusal
         job.fresh_until += 25
 
-    def end_cancelled(self, job: Job) -> None:
+    def _note_cancelled(self, job: Job) -> None:
         self.cancelled.append(job.id)
 
-    def note_ended(self, jobs: Sequence[Job]) -> None:
+    def _note_ended(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self.noted[job.id] = None if job.error is None else job.error.code
 
@@ -253,11 +254,11 @@ def test_the_lease_of_each_is_renewed_until_its_result_is_confirmed(make: Make) 
     job = job_of("1")
 
     scene.begins(job)
-    wait_until(lambda: job in scene.calls.unconfirmed)
-    assert not scene.calls.is_idle
+    wait_until(lambda: job.token in scene.result_writer.unconfirmed)
+    assert scene.result_writer.awaits_confirmation
     gate.set()
 
-    wait_until(lambda: scene.calls.is_idle)
+    wait_until(lambda: not scene.result_writer.awaits_confirmation)
 
 
 def test_one_that_lasts_is_held_as_others_and_ends_so(make: Make) -> None:
