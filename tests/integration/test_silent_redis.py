@@ -3,8 +3,8 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,13 @@ GRACE_SECONDS = 1
 #: what a busy machine may add
 MARGIN_SECONDS = 20
 WORKER_SECONDS = GRACE_SECONDS + LATEST_SECONDS + LATE_SHUTDOWN_SECONDS + MARGIN_SECONDS
+PROGRAM_SECONDS = GRACE_SECONDS + END_SECONDS + MARGIN_SECONDS
+PROGRAMS = [
+    ["orchestrator"],
+    ["metrics", "--port", "0"],
+    ["callbacks", "serve", "--port", "0"],
+    ["mcp-server", "--agent", "holder", "--http", "--port", "0"],
+]
 
 
 @pytest.fixture
@@ -59,25 +66,23 @@ def test_a_worker_with_a_running_call_ends_after_its_grace_period_while_redis_is
         worker.wait(WORKER_SECONDS)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["orchestrator"],
-        ["metrics", "--port", "0"],
-        ["callbacks", "serve", "--port", "0"],
-        ["mcp-server", "--agent", "holder", "--http", "--port", "0"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_a_program_ends_while_redis_is_silent(stack: LocalStack, command: list[str]) -> None:
+def test_programs_end_while_redis_is_silent(stack: LocalStack) -> None:
     env = environment(redis_url=stack.redis_url, bundle=HOLDUP, grace_seconds=GRACE_SECONDS)
-    with start(*command, "--json", env=env, errors=subprocess.DEVNULL) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline()  # it runs
+    with ExitStack() as ends:
+        programs = {
+            command[0]: ends.enter_context(start(*command, "--json", env=env, errors=subprocess.DEVNULL))
+            for command in PROGRAMS
+        }
+        for program in programs.values():
+            ends.callback(program.kill)
+            assert program.stdout is not None
+            assert program.stdout.readline()  # it runs
 
         with silent(stack):
-            program.terminate()
-            try:
-                program.wait(GRACE_SECONDS + END_SECONDS + MARGIN_SECONDS)
-            finally:
-                program.kill()
+            for program in programs.values():
+                program.terminate()
+            wait_until(lambda: not running(programs), PROGRAM_SECONDS, show=lambda: running(programs))
+
+
+def running(programs: Mapping[str, "subprocess.Popen[str]"]) -> list[str]:
+    return [name for name, program in programs.items() if program.poll() is None]
