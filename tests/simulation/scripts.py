@@ -79,8 +79,14 @@ def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
         _made.append(_TIME.sub(_VIRTUAL, text))
         return of(cls, _made[-1])
 
-    def watched(connection: Any, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+    def watched(
+        connection: Any,
+        script_calls: Sequence[ScriptCall[Any]],
+        meanwhile: Callable[[], object] | None = None,
+    ) -> list[Any]:
         answers = exchange_or_refuse(connection, script_calls, exchange)
+        if meanwhile is not None:
+            meanwhile()
         for script_call, answer in zip(script_calls, answers, strict=True):
             show_script(script_call, answer)
         return answers

@@ -43,7 +43,6 @@ QUICK = [
     "an agent waits for itself",
     "no answer is sent",
     "submit writes records before deadlines",
-    "cancel takes a call before its lease",
     "deadlines that are overwritten stay so",
     "a pause holds no call",
     "reserve pushes no messages of admitted calls",

@@ -40,7 +40,7 @@ def test_only_accepted_calls_and_marks_require_replicas() -> None:
     scripts = Scripts.read(Settings(wait_replicas=1))
     waiting = {name: getattr(scripts, name).confirmation for name in Scripts.__slots__}
 
-    assert {name for name, one in waiting.items() if one and one.is_required} == {"submit", "start"}
+    assert {name for name, one in waiting.items() if one and one.is_required} == {"fire", "submit", "start"}
     assert {name for name, one in waiting.items() if one and not one.is_required} == {
         *("finish", "finish_event", "suspend", "resolve", "approve", "cancel")
     }
