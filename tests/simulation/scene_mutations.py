@@ -227,8 +227,8 @@ _STEPS = [
     ("a Step is opened again", "if kept then return {kept, false} end", "", ""),
     (
         "a slow run answers with its own Step",
-        "return self._opened_before(record)",
-        "return record",
+        "return self.opened_before(unkept.record)",
+        "return unkept.record",
         "workers.turns.steps:Steps.keep",
     ),
     (
