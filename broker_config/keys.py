@@ -11,6 +11,7 @@ key                       type       holds
 ``dead-letters:<agent>``  zset       id -> died at (ms): the agent's dead letters
 ``pending:<agent>``       zset       id -> expires at (ms): the agent's pending calls
 ``approvals:<agent>``     zset       id -> expires at (ms): the pending calls that wait for an approval
+``scheduled:<agent>``     zset       id -> not before (ms): the agent's calls and events whose time is to come
 ``trace:<name>``          zset       id -> queued at (ms): the calls of a trace, 50,000 at most
 ``barrier``               string     nothing; it is written before replicas are waited for
 ``limits``                zset       limit -> when its wait queue must be checked (ms)
@@ -118,6 +119,9 @@ class Keys:
 
     def approvals(self, agent: str) -> str:
         return f"{self.namespace}:approvals:{agent}"
+
+    def scheduled(self, agent: str) -> str:
+        return f"{self.namespace}:scheduled:{agent}"
 
     def trace(self, name: str) -> str:
         """The calls of a traceId or correlationId."""

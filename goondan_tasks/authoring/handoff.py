@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypedDict
 
 from pydantic import ValidationError
@@ -33,10 +34,12 @@ from goondan_tasks.contract.messages import (
     ToolCall,
     ToolCallError,
     ToolCallResult,
+    epoch_milliseconds,
     faults_of,
     iso_time,
     wall_clock,
 )
+from goondan_tasks.contract.moments import Moment
 from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOL, OUTSIDE, call_identity, current_span
 from goondan_tasks.contract.schema import ArgumentSchema, SchemaError, compile_schema
 from goondan_tasks.contract.wording import closest, require_keywords, written
@@ -133,6 +136,8 @@ class Handoff:
     timeout_ms: float | None = None
     #: the JSON Schema of the answer; ``None``: the event's, if it has one
     output_schema: JsonObject | None = None
+    #: ISO 8601; the event takes its place in the mailbox at this time
+    not_before: str | None = None
 
 
 def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: float) -> ToolCall:
@@ -158,6 +163,9 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
     fields = {"createdAt": iso_time(now_ms), **fields, "id": event_id, "instanceKey": instance}
     event = _event(asker, handoff, fields, call_id)
     seconds = None if handoff.timeout_ms is None else handoff.timeout_ms / 1000
+    begins_at = now_ms
+    if handoff.not_before is not None:
+        begins_at = max(now_ms, epoch_milliseconds(handoff.not_before))
     try:
         call = ToolCall(
             tool_call_id=event_id,
@@ -170,7 +178,8 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
             span_id=call_id.replace("-", "")[16:],
             correlation_id=_correlation_id(fields) or call_id,
             timeout_seconds=seconds,
-            deadline=None if seconds is None else iso_time(now_ms + seconds * 1000),
+            deadline=None if seconds is None else iso_time(begins_at + seconds * 1000),
+            not_before=handoff.not_before,
             auth=event.auth,
             origin=asker.origin,
             call_chain=asker.chain,
@@ -301,6 +310,20 @@ class EventFields(TypedDict, total=False):
     origin: JsonObject | None
     correlation_id: str | None
     output_schema: JsonObject | None
+    not_before: datetime | str | None
+    delay: float | None
+
+
+def moment_of(fields: Mapping[str, Any]) -> Moment:
+    """Read when it may run among the fields of an event.
+
+    Raises:
+        ToolInputValidationError: it is not valid.
+    """
+    try:
+        return Moment.of(fields)
+    except ValueError as error:
+        raise ToolInputValidationError(f"The event is not valid: {error}.") from error
 
 
 def outside_call(
@@ -347,6 +370,7 @@ def outside_call(
         if timeout is None
         else require_timeout("timeout", timeout, LONGEST_RUN_SECONDS) * 1000,
         output_schema=fields.get("output_schema"),
+        not_before=moment_of(fields).at(wall_clock()),
     )
     return handoff_call(asker, handoff, most_hops=settings.max_handoff_depth, now_ms=wall_clock())
 

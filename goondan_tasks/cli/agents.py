@@ -62,6 +62,7 @@ _QUEUES: Mapping[str, Callable[[QueueStatus], object]] = {
 #: columns that are shown only if they are not empty
 _RARE: Mapping[str, Callable[[QueueStatus], int | str | None]] = {
     "paused": lambda status: _paused(status),
+    "scheduled": lambda status: status.scheduled,
     "lost": lambda status: status.lost,
     "mailboxes": lambda status: status.mailboxes,
     "dead letters": lambda status: status.dead_letters,
@@ -126,8 +127,8 @@ def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch
     each in a slot. It may have claimed a few more to run next, and calls that wait for another agent hold no
     slot, so there can be more running calls than slots.
 
-    Columns for lost calls, mailboxes and dead letters appear only if there are any. A narrow terminal omits
-    the names of the queues, which are "agent." and the agent's name.
+    Columns for scheduled and lost calls, mailboxes and dead letters appear only if there are any. A narrow
+    terminal omits the names of the queues, which are "agent." and the agent's name.
     """
     if agent is not None:
         client.catalog(agent)

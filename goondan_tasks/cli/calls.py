@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich.text import Text
@@ -15,9 +15,11 @@ from goondan_tasks.authoring.handoff import EventFields, accepted, handoff_error
 from goondan_tasks.authoring.tool_api import REQUEST_TIMEOUT_MS
 from goondan_tasks.cli.live_output import progress_text, show_turn, wait_for_result
 from goondan_tasks.cli.options import (
+    At,
     Auth,
     CallId,
     CallIds,
+    Delay,
     Instance,
     OfAgent,
     Origin,
@@ -27,6 +29,7 @@ from goondan_tasks.cli.options import (
     complete_agent,
     complete_tool,
     flag,
+    moment_fields,
     name_option,
     option,
     parse_input,
@@ -90,6 +93,8 @@ def call(
     ] = None,
     auth: Auth = None,
     origin: Origin = None,
+    delay: Delay = None,
+    at: At = None,
     timeout: Timeout = None,
     detach: Annotated[bool, flag("Print the call's id and do not wait.", "--detach")] = False,
 ) -> None:
@@ -102,6 +107,7 @@ def call(
     fields = CallFields(
         instance_key=instance, turn_id=turn, tool_call_id=tool_call_id, auth=auth, origin=origin
     )
+    fields.update(cast("CallFields", moment_fields(delay, at)))
     pending = client.submit(agent, tool, args, **fields)
     if detach:
         return session.output.give({"id": pending.id}, pending.id)
@@ -121,6 +127,8 @@ def request(
     auth: Auth = None,
     origin: Origin = None,
     output_schema: OutputSchema = None,
+    delay: Delay = None,
+    at: At = None,
     timeout: Annotated[
         float,
         seconds_option("Wait at most S seconds, then tell the agent to stop.", parser=parse_positive_seconds),
@@ -135,6 +143,7 @@ def request(
     fields = EventFields(
         instance_key=instance, event_type=event_type, auth=auth, origin=origin, output_schema=output_schema
     )
+    fields.update(cast("EventFields", moment_fields(delay, at)))
     if detach:
         receipt = accepted(client.ask(agent, input, timeout=timeout, **fields)[0])
         return output.give(receipt.to_wire(), receipt.id)
@@ -144,7 +153,8 @@ def request(
             result, is_shown = show_turn(client, follower, agent)
         else:
             asked, pending = client.ask(agent, input, timeout=timeout, **fields)
-            result = wait_for_result(client, pending, agent=agent, timeout=timeout)
+            patience = client.patience(asked, timeout)
+            result = wait_for_result(client, pending, agent=agent, timeout=patience)
     except (WaitTimeout, HandoffTimeoutError) as error:
         if isinstance(error, WaitTimeout):
             client.call_off(pending)
@@ -171,12 +181,15 @@ def send(
     event_type: EventType = None,
     auth: Auth = None,
     origin: Origin = None,
+    delay: Delay = None,
+    at: At = None,
 ) -> None:
     """Send an agent an event and print its id, for `goondan trace` and `goondan result`.
 
-    The exit code is 0 as soon as the event is in the agent's mailbox.
+    The exit code is 0 as soon as the event is in the agent's mailbox, or scheduled.
     """
     fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin)
+    fields.update(cast("EventFields", moment_fields(delay, at)))
     sent = client.send(agent, input, **fields)
     session.output.give(sent.to_wire(), sent.id)
 
@@ -237,6 +250,21 @@ def output(
     data = b"".join(parts())
     document = {"id": found.result.meta.id, "size": len(data), "output": serializer.decode(data)}
     return session.output.document(document)
+
+
+@takes_client
+def run_now(session: Session, client: Client, ids: CallIds) -> None:
+    """Run scheduled calls, and deliver scheduled events, at once.
+
+    One whose time has come stays as it is.
+    """
+    found = [whole_id(client, call_id) for call_id in ids]
+    for call_id in found:
+        client.run_now(call_id)
+    records = [client.record(call_id) for call_id in found]
+    wire = [record.to_wire() for record in records]
+    text = "\n".join(f"{call_name(record)}: {record.state}" for record in records)
+    session.output.give(wire[0] if len(wire) == 1 else wire, text)
 
 
 @takes_client

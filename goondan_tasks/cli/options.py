@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +57,32 @@ def parse_interval(given: str | float) -> float:
     if not 0.1 <= seconds <= _UNITS["d"]:
         raise typer.BadParameter(f"must be from 0.1 to {_UNITS['d']} seconds (a day).")
     return seconds
+
+
+def parse_moment(given: str | datetime) -> datetime:
+    """Read an ISO 8601 time; without a zone it is local time, as times are shown.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    try:
+        return datetime.fromisoformat(str(given)).astimezone()
+    except (ValueError, OverflowError, OSError) as error:
+        raise typer.BadParameter(
+            f"{given!r} is no time such as 2026-12-01T09:00, local, or 2026-12-01T09:00+09:00."
+        ) from error
+
+
+def moment_fields(delay: float | None, at: datetime | None) -> dict[str, Any]:
+    """Return the fields of a call or an event that say when it may run.
+
+    Raises:
+        typer.BadParameter: there are both.
+    """
+    if delay is not None and at is not None:
+        raise typer.BadParameter("give either --delay or --at.")
+    given = {"delay": delay, "not_before": at}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_json(text: str) -> Any:
@@ -262,6 +289,17 @@ Install = Annotated[bool, flag("First install its spec.requirements with pip.", 
 Verbose = Annotated[bool, flag("Log at level debug.", "--verbose", "-v")]
 Yes = Annotated[bool, flag("Do not ask first.", "--yes")]
 Timeout = Annotated[float | None, seconds_option("Wait at most S seconds; the call itself goes on.")]
+Delay = Annotated[
+    float | None, seconds_option("Run it in S seconds, or 10m, 2h, 7d; until then it is scheduled.")
+]
+At = Annotated[
+    datetime | None,
+    option(
+        "TIME",
+        "Run it at that time, such as 2026-12-01T09:00 (local) or 2026-12-01T09:00+09:00.",
+        parser=parse_moment,
+    ),
+]
 Watch = Annotated[
     float | None,
     option(

@@ -95,6 +95,7 @@ STATE_STYLES = {
     "pending": "yellow",
     "waiting": "yellow",
     "queued": "dim",
+    "scheduled": "dim",
 }
 
 Command = Callable[..., None]

@@ -55,6 +55,7 @@ SECTIONS = {
         "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
         "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
         "send": CommandPlace("calls:send", "Send an agent an event that it does not answer."),
+        "run-now": CommandPlace("calls:run_now", "Run scheduled calls at once."),
         "cancel": CommandPlace("selection:cancel", "Cancel calls, by their ids or by a filter."),
         "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
         "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),

@@ -33,6 +33,7 @@ MOST_SHOWN = 20
 class OpenStatus(StrEnum):
     """The statuses of calls that have not ended; waiting calls are queued, too."""
 
+    SCHEDULED = "scheduled"
     QUEUED = "queued"
     WAITING = "waiting"
     RUNNING = "running"
@@ -56,7 +57,8 @@ def cancel(
 ) -> None:
     """Cancel calls that have not ended, events included: they end with E_TOOL_CANCELLED.
 
-    A queued call never runs; a running one ends within a second. A filter shows what it selects, and asks.
+    A queued or scheduled call never runs; a running one ends within a second. A filter shows what it selects,
+    and asks.
     """
     wanted = CallFilter(
         tool=tool, instance=instance, status=status, older_than=older_than, newer_than=newer_than

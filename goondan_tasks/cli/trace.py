@@ -80,6 +80,7 @@ Until = Annotated[float | None, seconds_option("Only calls queued at least S sec
 class Status(StrEnum):
     """A status or state of calls: waiting calls are queued, lost ones running, ok and error done."""
 
+    SCHEDULED = "scheduled"
     QUEUED = "queued"
     WAITING = "waiting"
     RUNNING = "running"

@@ -116,6 +116,7 @@ class AsyncClient:
     pending = _with_handles(Client.pending, AsyncPendingCall)
     record = _in_thread(Client.record)
     output = _in_thread(Client.output)
+    run_now = _in_thread(Client.run_now)
     cancel = _in_thread(Client.cancel)
     cancel_all = _in_thread(Client.cancel_all)
     cancel_many = _in_thread(Client.cancel_many)
@@ -205,7 +206,8 @@ class AsyncClient:
         if is_async:
             return accepted(call)
         try:
-            return request_result(await pending.wait(timeout))
+            patience = await client.threads.run(client.patience, call, timeout)
+            return request_result(await pending.wait(patience))
         except WaitTimeout as error:
             await client.threads.run(client.call_off, pending)
             raise not_answered(call, timeout) from error
@@ -227,9 +229,8 @@ class AsyncClient:
         The stream has its own thread. When the loop is left early, ``contextlib.aclosing`` closes the stream
         and cancels the Turn; cancelling the task does the same.
         """
-        _, follower = self._client.following(
-            agent, input, timeout=timeout, cancel_on_close=cancel_on_close, **fields
-        )
+        follow = partial(self._client.following, agent, input, timeout=timeout, **fields)
+        _, follower = await self._client.threads.run(follow, cancel_on_close=cancel_on_close)
         # one context for all reads: the generator sets variables in one read and resets them in another
         read = partial(contextvars.copy_context().run, next, follower.events(), None)
         own = ClientThreads("goondan-stream")

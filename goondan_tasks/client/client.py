@@ -20,7 +20,7 @@ from goondan_tasks.client.pending_call import (
 from goondan_tasks.client.status import AgentStatus, QueueStatus, read_agents, read_queues
 from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.client.turns import Turn, TurnScope
-from goondan_tasks.contract.calls import CallDraft, CallFields, draft_call
+from goondan_tasks.contract.calls import CallDraft, CallFields, timed_draft
 from goondan_tasks.contract.conversation import ConversationFiles
 from goondan_tasks.contract.errors import (
     ApprovalDeniedError,
@@ -42,7 +42,13 @@ from goondan_tasks.fleet.call_counts import CountStore, TotalCounts
 from goondan_tasks.history.trace import CallStory, Trace, TraceSummary, read_story, read_trace, read_traces
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
-from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter, is_narrowed, is_wanted
+from goondan_tasks.ledger.call_filter import (
+    SEARCHED,
+    CallFilter,
+    is_narrowed,
+    is_wanted,
+    scheduled_calls,
+)
 from goondan_tasks.ledger.dead_letters import batches, not_a_letter
 from goondan_tasks.ledger.record import CallRecord, Outcome
 
@@ -63,6 +69,10 @@ class Client(OperatorClient):
     def submit(self, agent: str, tool: str, args: Any = None, **fields: Unpack[CallFields]) -> PendingCall:
         """Queue a call and return at once. The same identity again is the same call.
 
+        With ``not_before``, a datetime with a time zone or ISO 8601 text, or ``delay``, in seconds, it is
+        scheduled: no worker gets it before that time, by the clock of Redis, and its wait in the queue begins
+        then. A call that was submitted before keeps its time.
+
         Raises:
             AgentNotFoundError: no such agent.
             PayloadTooLargeError: the arguments exceed ``MAX_ARGS_BYTES``.
@@ -72,7 +82,7 @@ class Client(OperatorClient):
         """
         require_keywords("submit()", fields, CallFields.__annotations__)
         wire = {**fields, "agentName": agent, "toolName": tool, "args": args}
-        return self.submit_drafts([draft_call(wire)])[0]
+        return self.submit_drafts([timed_draft(wire)])[0]
 
     def submit_many(self, calls: Iterable[ToolCall | Mapping[str, Any]]) -> list[PendingCall]:
         """Queue many calls, up to 1,000 in one trip; dicts of wire fields are completed as by :meth:`submit`.
@@ -99,7 +109,7 @@ class Client(OperatorClient):
         """Submit, and wait ``timeout`` seconds for the result; raises as both do."""
         end = end_of_wait(timeout)
         require_keywords("call()", fields, CallFields.__annotations__)
-        draft = draft_call({**fields, "agentName": agent, "toolName": tool, "args": args})
+        draft = timed_draft({**fields, "agentName": agent, "toolName": tool, "args": args})
         with self.retrying(timeout):
             [pending] = self.submit_drafts([draft], is_awaited=True)
         return pending.result(None if end is None else max(0.0, end - time.monotonic()))
@@ -145,6 +155,15 @@ class Client(OperatorClient):
         output = self.output(call_id)
         return output.read(offset, limit, wait=lambda asked: asked.result(timeout))
 
+    def run_now(self, call_id: str) -> None:
+        """Run a scheduled call, or deliver a scheduled event, at once; see :meth:`PendingCall.run_now`.
+
+        Raises:
+            CallClosedError: it has its final result already, or is cancelled.
+            CallNotFoundError: as :meth:`pending`.
+        """
+        self._calls.run_now(call_id)
+
     def cancel(self, call_id: str) -> None:
         """Cancel a call, submitted here or elsewhere; see :meth:`PendingCall.cancel`.
 
@@ -166,13 +185,18 @@ class Client(OperatorClient):
         """Return the most recent calls, of one agent or of all, the newest first.
 
         A filter by more than the age searches the :data:`SEARCHED` most recent ones of that age, or ``limit``
-        of them if that is more. Records that this version cannot read are left out, and logged.
+        of them if that is more; of scheduled ones, the next ones, the soonest first. Records that this
+        version cannot read are left out, and logged.
         """
         require_keywords("calls()", wanted, CallFilter.__annotations__)
         most = max(limit, SEARCHED) if is_narrowed(wanted) else limit
         with self.broker_errors():
             ages = wanted.get("older_than"), wanted.get("newer_than")
-            found = self._with_facts(self._ledger.recent(self._agents_of(agent), most, *ages))
+            agents = self._agents_of(agent)
+            if wanted.get("status") == "scheduled":
+                found = scheduled_calls(self._ledger, agents, most, *ages)
+            else:
+                found = self._with_facts(self._ledger.recent(agents, most, *ages))
         return [record for record in found if is_wanted(record, wanted)][:limit]
 
     def trace(self, name: str) -> Trace:
@@ -533,5 +557,5 @@ def _draft(call: ToolCall | Mapping[str, Any]) -> CallDraft:
     if isinstance(call, ToolCall):
         return CallDraft(call)
     if isinstance(call, Mapping):
-        return draft_call(call)
+        return timed_draft(call)
     raise TypeError(f"submit_many() takes a list of ToolCalls or dicts, not of {type(call).__name__}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from broker_config.confirmation import NotConfirmedError
-from broker_config.connections import RetryPeriod, connect, retrying
+from broker_config.connections import RetryPeriod, connect, redis_time, retrying
 from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.authoring.handoff import (
     EventFields,
     accepted,
+    moment_of,
     not_answered,
     outside_call,
     request_result,
@@ -40,7 +42,7 @@ from goondan_tasks.contract.errors import (
     WaitTimeout,
 )
 from goondan_tasks.contract.events import is_event
-from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.messages import ToolCall, epoch_milliseconds, iso_time
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.fleet.pauses import Pauses
 from goondan_tasks.history import StepStore
@@ -218,11 +220,26 @@ class ClientConnection:
                 agent: self._known_agents.require(agent).workspace
                 for agent in {draft.call.agent_name for draft in drafts}
             }
+            if any(draft.delay_ms for draft in drafts):
+                drafts = self._at_their_times(drafts)
             named = [self._active_refs.named(draft, workspaces[draft.call.agent_name]) for draft in drafts]
             with producer_span(named) as sent:
                 submissions = [self.submitter.prepare(draft) for draft in sent]
                 after = [] if noting is None else [noting([submission.id for submission in submissions])]
                 return self._accept(submissions, *after, is_awaited=is_awaited)
+
+    def _at_their_times(self, drafts: Sequence[CallDraft]) -> list[CallDraft]:
+        """Return calls whose delays have become times, by the clock of Redis."""
+        now = redis_time(self._redis)
+        return [
+            draft._replace(
+                call=draft.call.model_copy(update={"not_before": iso_time(math.ceil(now + draft.delay_ms))}),
+                delay_ms=0,
+            )
+            if draft.delay_ms
+            else draft
+            for draft in drafts
+        ]
 
     def submit_batches(
         self, calls: Sequence[Given], draft: Callable[[Given], CallDraft]
@@ -308,8 +325,10 @@ class ClientConnection:
         """Ask an agent, and wait ``timeout`` seconds for its answer; after that the agent is told to stop.
 
         ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
-        ``client.pending(answer.id)`` is the request. An agent that thinks answers with JSON that fits
-        ``output_schema``, a JSON Schema; an agent with an entry gets it as ``event.output_schema``.
+        ``client.pending(answer.id)`` is the request. With ``not_before`` or ``delay``, as for
+        :meth:`Client.submit`, the agent gets the event at that time, from which ``timeout`` counts. An agent
+        that thinks answers with JSON that fits ``output_schema``, a JSON Schema; an agent with an entry gets
+        it as ``event.output_schema``.
 
         Raises:
             HandoffError: the agent is unknown, failed, or was too slow.
@@ -320,7 +339,7 @@ class ClientConnection:
         if is_async:
             return accepted(call)
         try:
-            return request_result(pending.result(timeout))
+            return request_result(pending.result(self.patience(call, timeout)))
         except WaitTimeout as error:
             self.call_off(pending)
             raise not_answered(call, timeout) from error
@@ -354,7 +373,7 @@ class ClientConnection:
         **fields: Unpack[EventFields],
     ) -> tuple[ToolCall, TurnFollower]:
         """Return a request, and a follower that submits it when iterated; see :meth:`request_stream`."""
-        call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
+        call = self._event_call(agent, input, fields, is_request=True, timeout=timeout)
 
         def begin() -> PendingCall:
             with self.retrying(timeout):
@@ -362,16 +381,37 @@ class ClientConnection:
 
         late = not_answered(call, timeout)
         return call, self.follower(
-            identity_of(call), begin, timeout=timeout, late=late, cancel_on_close=cancel_on_close
+            identity_of(call),
+            begin,
+            timeout=self.patience(call, timeout),
+            late=late,
+            cancel_on_close=cancel_on_close,
         )
 
     def ask(
         self, agent: str, input: Any = None, *, timeout: float, **fields: Unpack[EventFields]
     ) -> tuple[ToolCall, PendingCall]:
         """Ask an agent, and return the request and its pending call; raises as :meth:`request` does."""
-        call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
         with self.retrying(timeout):
+            call = self._event_call(agent, input, fields, is_request=True, timeout=timeout)
             return call, self.submit_event(call)
+
+    def _event_call(
+        self, agent: str, input: Any, fields: EventFields, *, timeout: float | None = None, is_request: bool
+    ) -> ToolCall:
+        """Return the call of an event; its delay counts from now, by the clock of Redis."""
+        if fields.get("delay") is not None:
+            with self.broker_errors():
+                not_before = moment_of(fields).at(redis_time(self._redis))
+            fields = {**fields, "delay": None, "not_before": not_before}
+        return outside_call(self.settings, agent, input, fields, is_request=is_request, timeout=timeout)
+
+    def patience(self, call: ToolCall, timeout: float) -> float:
+        """Return how long to wait for the answer to a request, in seconds: its timeout from its time on."""
+        if call.not_before is None:
+            return timeout
+        with self.broker_errors():
+            return timeout + max(0.0, epoch_milliseconds(call.not_before) - redis_time(self._redis)) / 1000
 
     def call_off(self, pending: PendingCall) -> None:
         """Cancel a request, unless it has ended."""
@@ -381,10 +421,12 @@ class ClientConnection:
     def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
         """Send an agent an event that it does not answer; raises as :meth:`request` does.
 
+        With ``not_before`` or ``delay`` it takes its place in the agent's mailbox at that time.
+
         Raises:
             ToolCallConflictError: the instance has an event with this ``event_id`` and other content.
         """
-        call = outside_call(self.settings, agent, input, fields, is_request=False)
+        call = self._event_call(agent, input, fields, is_request=False)
         self.submit_event(call)
         return sent(call)
 

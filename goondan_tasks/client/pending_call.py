@@ -78,10 +78,8 @@ logger = logging.getLogger(__name__)
 #: how often a client looks for results whose notifications were missed, however many threads wait
 LOOK_SECONDS = 2.0
 
-#: how many calls are looked for in one trip
-LOOK_BATCH = 500
-#: how many calls one trip cancels
-CANCEL_BATCH = 200
+#: how many calls are looked for, and cancelled, in one trip
+LOOK_BATCH, CANCEL_BATCH = 500, 200
 
 #: the longest id of a call, in bytes
 LONGEST_ID = 200
@@ -167,6 +165,12 @@ class CallService:
         with self.broker_errors():
             self._reaper.cancel(call_id, "producer")
 
+    def run_now(self, call_id: str) -> None:
+        """Queue a scheduled call at once; see :meth:`PendingCall.run_now`."""
+        require_possible(call_id)
+        with self.broker_errors():
+            self._reaper.run_now(call_id)
+
     def cancel_many(self, call_ids: Sequence[str], watch: Callable[[int], object] | None) -> list[str]:
         """Cancel calls by their ids, and remove their messages; see :meth:`Client.cancel_many`."""
         for call_id in call_ids:
@@ -250,7 +254,7 @@ class PendingCall:
         return f"PendingCall({self.id!r})"
 
     def status(self) -> str:
-        """Return ``queued``, ``running``, ``pending``, ``done`` or ``dead``.
+        """Return ``scheduled``, ``queued``, ``running``, ``pending``, ``done`` or ``dead``.
 
         Raises:
             CallNotFoundError: its record has expired.
@@ -258,10 +262,14 @@ class PendingCall:
         """
         return self._calls.look(self.id)
 
+    def run_now(self) -> None:
+        """Queue the call at once if it is scheduled for later; raises as :meth:`cancel` does."""
+        self._calls.run_now(self.id)
+
     def cancel(self) -> None:
         """Cancel the call: its result will be ``E_TOOL_CANCELLED``. Doing so twice is fine.
 
-        A queued call ends at once and never runs, a running one ends as soon as its worker notices. A call
+        A queued or scheduled call ends at once and never runs, a running one when its worker notices. One
         that its worker has held for a quarter of a second without beginning it never begins.
 
         Raises:
@@ -412,6 +420,10 @@ class AsyncPendingCall:
     async def status(self) -> str:
         """Return the status; see :meth:`PendingCall.status`."""
         return await self._pending.in_thread(self._pending.status)
+
+    async def run_now(self) -> None:
+        """Queue the call at once; see :meth:`PendingCall.run_now`."""
+        await self._pending.in_thread(self._pending.run_now)
 
     async def cancel(self) -> None:
         """Cancel the call; see :meth:`PendingCall.cancel`. Cancelling a task that waits does not."""

@@ -48,6 +48,8 @@ class QueueStatus(WireModel):
     mailboxes: int = 0
     #: calls whose results come later
     pending: int = 0
+    #: calls and events whose time is to come
+    scheduled: int = 0
     #: the running calls whose workers are dead, the names of these, and how long the first has been lost
     lost: int = 0
     lost_with: tuple[str, ...] = ()
@@ -95,17 +97,20 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
             pipe.hget(keys.late_answers, agent)
             pipe.zcard(keys.mailboxes(agent))
             pipe.zcard(keys.pending(agent))
+            pipe.zcard(keys.scheduled(agent))
             pipe.lindex(call_queue(agent), -1)
             pipe.lindex(events_queue(agent), -1)
             pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
         answers = rows_of(pipe)
-    rows = [answers[start : start + 11] for start in range(0, len(answers), 11)]
+    rows = [answers[start : start + 12] for start in range(0, len(answers), 12)]
     return {name: _backlog(name, row) for name, row in zip(names, rows, strict=True)}
 
 
 def _backlog(agent: str, row: Sequence[Any]) -> Backlog:
-    calls, events, waiting, running, dead, _, mailboxes, pending = (count or 0 for count in row[:8])
-    *heads, first = row[8:]
+    calls, events, waiting, running, dead, _, mailboxes, pending, scheduled = (
+        count or 0 for count in row[:9]
+    )
+    *heads, first = row[9:]
     queue = QueueStatus(
         agent=agent,
         queue=call_queue(agent),
@@ -117,6 +122,7 @@ def _backlog(agent: str, row: Sequence[Any]) -> Backlog:
         late_answers=whole_number(row[5], f"the late answers of {agent}"),
         mailboxes=mailboxes,
         pending=pending,
+        scheduled=scheduled,
     )
     return Backlog(queue, tuple(head for head in heads if head), float(first[0][1]) if first else None)
 

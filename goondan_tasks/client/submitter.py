@@ -21,6 +21,7 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.contract.events import is_event, queue_of
 from goondan_tasks.contract.messages import Message, ToolCall, ToolCallResult
+from goondan_tasks.contract.moments import delay_fault
 from goondan_tasks.contract.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
 from goondan_tasks.contract.table_rows import name_keys
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -46,7 +47,9 @@ class Submitter:
         Raises:
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
-        call, fault, message_json = draft
+        call, fault, message_json, _ = draft
+        if call.not_before is not None and (late := delay_fault(call)):
+            fault, call = f"The call is not valid: {late}.", call.model_copy(update={"not_before": None})
         if is_event(call):
             fault = f"{call.tool_name} is not a tool: use request or send for events."
             # with its full name the ledger would treat the call as an event
@@ -103,6 +106,8 @@ class Submitter:
         """
         try:
             require_sizes(call, len(serializer.encode(call.args, serializer.DEEPEST)), self._max_args_bytes)
+            if fault := delay_fault(call):
+                raise ToolInputValidationError(f"The event is not valid: {fault}.")
             return event_submission(call)
         except serializer.NotJsonError as error:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
@@ -187,6 +192,7 @@ def _without_payload(call: ToolCall) -> ToolCall:
             "origin",
             "step_id",
             "timeout_seconds",
+            "not_before",
             "idempotency_key",
             "bundle_ref",
             "replay_of",
@@ -283,10 +289,10 @@ def replay_of(record: CallRecord) -> ToolCall:
     """Make the call that replays another one: the same in all but its Turn, its span and its time.
 
     The turnId names the replayed call and counts its replays, so two producers that make the same replay get
-    the same call. The Step, the deadline, the idempotency key and the revision of the bundle are not copied:
-    the cause of the failure may have been fixed since.
+    the same call. The Step, its time, the deadline, the idempotency key and the revision of the bundle are
+    not copied: the cause of the failure may have been fixed since.
     """
-    first_time_only = dict.fromkeys(("step_id", "deadline", "idempotency_key", "bundle_ref"))
+    first_time_only = dict.fromkeys(("step_id", "deadline", "not_before", "idempotency_key", "bundle_ref"))
     return record.call.model_copy(
         update={
             **first_time_only,

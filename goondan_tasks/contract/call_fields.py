@@ -22,8 +22,8 @@ STEP_FIELDS = frozenset({"stepId", "message", "modelCallId"})
 #: of a call that an agent makes, too
 MADE_FIELDS = frozenset({"waiting", "parentId", "rootId", "parentSpanId", "auth", "origin", "idempotencyKey"})
 
-#: how long a call may wait, and its handler run
-LIMIT_FIELDS = frozenset({"deadline", "timeoutSeconds"})
+#: when a call may run, how long it may wait, and its handler run
+LIMIT_FIELDS = frozenset({"notBefore", "deadline", "timeoutSeconds"})
 
 #: the fields of calls that are run by plans
 PLAN_FIELDS = BARE_FIELDS | STEP_FIELDS | MADE_FIELDS | LIMIT_FIELDS

@@ -4,6 +4,7 @@ import functools
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
 from pydantic import ValidationError
@@ -29,6 +30,7 @@ from goondan_tasks.contract.messages import (
     iso_time,
 )
 from goondan_tasks.contract.model_messages import message_fault
+from goondan_tasks.contract.moments import Moment, is_timed
 from goondan_tasks.contract.names import call_identity, current_span, write_traceparent
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.contract.run_lines import RunLines
@@ -52,6 +54,8 @@ class CallFields(TypedDict, total=False):
     correlation_id: str | None
     idempotency_key: str | None
     timeout_seconds: float | None
+    not_before: datetime | str | None
+    delay: float | None
 
 
 class CallDraft(NamedTuple):
@@ -61,6 +65,8 @@ class CallDraft(NamedTuple):
     fault: str = ""
     #: the JSON of the call's message, if it is written already
     message_json: bytes = b""
+    #: for how long it must not run after it is submitted
+    delay_ms: int = 0
 
 
 def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, Any]) -> ToolCall:
@@ -81,6 +87,18 @@ def draft_call(wire: Mapping[str, Any]) -> CallDraft:
         fields["args"] = next((value for value in spellings if value is not None), None)
     draft = completed_draft(fields)
     return draft if draft.fault else checked_draft(draft.call)
+
+
+def timed_draft(wire: Mapping[str, Any]) -> CallDraft:
+    """Read a call as :func:`draft_call` does, with its ``delay`` or ``notBefore`` as producers give it."""
+    if not is_timed(wire):
+        return draft_call(wire)
+    rest = {name: value for name, value in wire.items() if name not in {"delay", "not_before", "notBefore"}}
+    try:
+        moment = Moment.of(wire)
+    except ValueError as error:
+        return draft_call(rest)._replace(fault=f"The call is not valid: {error}.")
+    return draft_call({**rest, "notBefore": moment.not_before})._replace(delay_ms=moment.delay_ms)
 
 
 def completed_draft(fields: Mapping[str, Any], message_json: bytes = b"") -> CallDraft:

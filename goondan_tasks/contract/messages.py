@@ -152,6 +152,8 @@ class _Carried(Versioned):
     #: the call is not started after this time; the default is the queue timeout
     deadline: IsoTime | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
+    #: the call is not started before this time; its wait in the queue begins then
+    not_before: IsoTime | None = None
     #: the identities of the call or event that caused this one, and of the first in the chain
     parent_id: str | None = None
     root_id: str | None = None

@@ -37,7 +37,7 @@ MESSAGE_CHARACTERS = 500
 #: how many characters of the arguments and of the output are shown
 SHOWN_CHARACTERS = 500
 #: the states of calls that have not ended, in the order of importance
-_OPEN = ("lost", "running", "pending", "waiting", "queued")
+_OPEN = ("lost", "running", "pending", "waiting", "queued", "scheduled")
 
 _KINDS: dict[str, Kind] = {DELEGATE_TOOL: "request", EVENT_TOOL: "event", DELEGATE_RESULT_TOOL: "answer"}
 

@@ -38,13 +38,13 @@ from goondan_tasks.ledger.record import CALL_FIELDS, call_of
 CALLS_AT_ONCE = 500
 
 #: the statuses of calls without a result
-_LIVE = frozenset({b"queued", b"running", b"pending"})
+_LIVE = frozenset({b"scheduled", b"queued", b"running", b"pending"})
 _DONE = b"done"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCall:
-    """A call or event that is queued, running, pending, or newly submitted."""
+    """A call or event that is scheduled, queued, running, pending, or newly submitted."""
 
     id: str
     agent: str

@@ -7,6 +7,7 @@ from typing import TypedDict, cast
 
 from redis.exceptions import ResponseError
 
+from broker_config.connections import rows_of
 from broker_config.refusals import is_script_fault
 from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.ledger.record import CallRecord, CallRecords
@@ -15,9 +16,9 @@ from goondan_tasks.ledger.record import CallRecord, CallRecords
 SEARCHED = 1000
 
 #: the statuses, states and outcomes of calls
-STATUSES = ("queued", "waiting", "running", "lost", "pending", "done", "dead", "ok", "error")
+STATUSES = ("scheduled", "queued", "waiting", "running", "lost", "pending", "done", "dead", "ok", "error")
 
-_OPEN_STATUSES = frozenset({"queued", "running", "pending"})
+_OPEN_STATUSES = frozenset({"scheduled", "queued", "running", "pending"})
 #: how many records one round trip reads
 _BATCH = 500
 #: how many entries of an index are looked at in one round trip
@@ -75,6 +76,27 @@ def open_calls(ledger: CallRecords, agent: str | None, wanted: CallFilter) -> It
                 and is_wanted(record, wanted)
             ):
                 yield record
+
+
+def scheduled_calls(
+    ledger: CallRecords,
+    agents: Iterable[str],
+    limit: int,
+    older_than: float | None = None,
+    newer_than: float | None = None,
+) -> list[CallRecord]:
+    """Return the calls of ``agents`` whose time is to come, the soonest first; ages as in ``recent``."""
+    earliest, latest = ledger.moments(older_than, newer_than)
+    with ledger.redis.pipeline(transaction=False) as pipe:
+        for agent in agents:
+            pipe.zrange(ledger.keys.scheduled(agent), 0, limit - 1)
+        ids = [call_id.decode() for row in rows_of(pipe) for call_id in row or ()]
+    found = [
+        record
+        for record in ledger.records(ids)
+        if record is not None and record.status == "scheduled" and earliest <= record.queued_at <= latest
+    ]
+    return sorted(found, key=lambda record: record.not_before or 0)[:limit]
 
 
 def ids_beginning_with(ledger: CallRecords, text: str, agents: Iterable[str]) -> list[str]:

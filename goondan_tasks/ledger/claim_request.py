@@ -24,6 +24,7 @@ _NOTHING_TO_SETTLE = {b"kept", b"approved", b"marked"}
 #: why a call cannot be completed or approved now
 _STATES = {
     b"queued": "it is queued",
+    b"scheduled": "its time has not come",
     b"running": "it is running",
     b"completion": "it waits for its completion, and needs no approval",
     b"approval": "it waits for an approval, and has not been run",
@@ -121,6 +122,11 @@ def read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
         return int(retries), float(begun_at)
     except ValueError:
         return 0, None
+
+
+def ids_of(answer: Sequence[bytes]) -> set[str]:
+    """Read an answer that is a list of calls."""
+    return {call_id.decode() for call_id in answer}
 
 
 def swept_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:

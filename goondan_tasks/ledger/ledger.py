@@ -28,6 +28,7 @@ from goondan_tasks.contract.names import NO_CALLBACK, CallbackToken, callback_to
 from goondan_tasks.ledger.claim_request import (
     ClaimRequest,
     ClaimTerms,
+    ids_of,
     new_token,
     settlement_claim,
     swept_claim,
@@ -145,6 +146,7 @@ class Ledger(CallRecords):
                 one.message,
                 "".join(self._indexes(one.id, one.call)),
                 one.mailbox,
+                one.not_before,
             )
         return ScriptCall(
             self._scripts.submit, keys, arguments, partial(Admission.of_batch, count=len(submissions))
@@ -285,7 +287,7 @@ class Ledger(CallRecords):
         """Renew leases, each claim ``(id, token)`` (``renew.lua``); the answer has the ids of lost claims."""
         keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
         arguments = [self._lease_ms, self._record_ttl, *itertools.chain(*claims)]
-        return ScriptCall(self._scripts.renew, keys, arguments, _ids)
+        return ScriptCall(self._scripts.renew, keys, arguments, ids_of)
 
     def finish(
         self,
@@ -390,9 +392,8 @@ class Ledger(CallRecords):
 
     def suspend(self, claim: Claim, result: ToolCallResult) -> ScriptCall[Any]:
         """Make a call wait for its completion or for an approval (``suspend.lua``)."""
-        run, keys, meta = claim.run, self.keys, result.meta
+        run, keys, is_approval = claim.run, self.keys, result.meta.awaits == "approval"
         agent, wire = run.call.agent_name, result.to_json()
-        is_approval = meta.awaits == "approval"
         return ScriptCall(
             self._scripts.suspend,
             [
@@ -520,7 +521,7 @@ class Ledger(CallRecords):
     def cancelled_ids(self, call_ids: Sequence[str]) -> ScriptCall[set[str]]:
         """Ask which calls are cancelled; the answer has their ids (``cancelled_ids.lua``)."""
         keys = [self.keys.call(call_id) for call_id in call_ids]
-        return ScriptCall(self._scripts.cancelled_ids, keys, call_ids, _ids)
+        return ScriptCall(self._scripts.cancelled_ids, keys, call_ids, ids_of)
 
     def progress(self, call_id: str, token: str, report: bytes) -> ScriptCall[Any]:
         """Store the latest progress report of a run, if its claim still has the token (``progress.lua``)."""
@@ -591,7 +592,3 @@ class Ledger(CallRecords):
             [token, self._lease_ms, SWEEP_BATCH, prefix, self._longest_pause_ms, self._record_ttl],
             parse,
         )
-
-
-def _ids(answer: Sequence[bytes]) -> set[str]:
-    return {call_id.decode() for call_id in answer}

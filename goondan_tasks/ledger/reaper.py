@@ -40,6 +40,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import Limiter, conflict, shared
 from goondan_tasks.ledger.record import Claim, Outcome, Stored, Verdict, completed
 from goondan_tasks.ledger.submission import Submission, event_submission
+from goondan_tasks.ledger.timer import WAKE_BATCH, Timer
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class Reaper:
         self._counts = CountStore(ledger.redis, ledger.keys)
         self._monitors = monitors or Monitors(ledger.redis, ledger.settings)
         self._limiter = Limiter(ledger)
+        self._timer = Timer(ledger)
         self._help_url = help_url
         self._registry = AgentRegistry(ledger.redis, ledger.keys)
         self._agents: Collection[str] = ()
@@ -297,8 +299,10 @@ class Reaper:
     def sweep(self, sweeper: str) -> int:
         """Settle calls that are past their deadline or their lease; return how many.
 
-        A sweep stops when none is left, or after ``SWEEP_SECONDS``; the next sweep continues.
+        Scheduled calls whose time has come are queued first. A sweep stops when none is left, or after
+        ``SWEEP_SECONDS``; the next sweep continues.
         """
+        self.wake()
         count, end = 0, monotonic() + SWEEP_SECONDS
         while claims := self._ledger.sweep(sweeper).run(self._ledger.redis):
             for claim in claims:
@@ -307,6 +311,19 @@ class Reaper:
             if monotonic() >= end:
                 break
         return count
+
+    def wake(self) -> int:
+        """Queue the scheduled calls whose time has come, as long as a sweep may take; return how many."""
+        count, end = 0, monotonic() + SWEEP_SECONDS
+        while woken := self._timer.wake().run(self._ledger.redis):
+            count += woken
+            if woken < WAKE_BATCH or monotonic() >= end:
+                break
+        return count
+
+    def run_now(self, call_id: str) -> None:
+        """Queue a scheduled call at once; raises as :meth:`Timer.run_now` does."""
+        self._timer.run_now(call_id).run(self._ledger.redis)
 
     def release_events(self, agent: str) -> None:
         """Queue the parked events of an agent again, because other processes handle them from now on."""

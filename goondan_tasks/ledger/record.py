@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Self, cast
@@ -168,7 +168,7 @@ class CallRecord:
     """The ledger's record of a call. Times are milliseconds since the epoch, Redis time."""
 
     id: str
-    #: queued, running, pending, done or dead
+    #: scheduled, queued, running, pending, done or dead
     status: str
     call: ToolCall
     queued_at: int
@@ -201,6 +201,8 @@ class CallRecord:
     result: bytes | None = None
     #: until when it must have been started or completed; dropped when the call ends
     deadline: int | None = None
+    #: of a scheduled call: when it is queued
+    not_before: int | None = None
     #: since when it is queued again, because its worker released it or died
     requeued_at: int | None = None
     #: by the last claim: whether it may run again after its worker died, and how many workers it may kill
@@ -265,23 +267,32 @@ class CallRecord:
                 return f"queued again for {since(self.requeued_at)}, after attempt {self.attempt}"
             case "queued":
                 return f"queued for {since(None)}"
+            case "scheduled":
+                return f"scheduled, in {self._left(self.not_before, now)}"
             case "pending":
-                what = "an approval" if self.awaits == "approval" else "its completion"
-                left = "" if self.expires_at is None else f", expires in {duration_text(self._left(now))}"
-                return f"waiting for {what} for {since(self.suspended_at)}{left}"
-            case "lost":
-                begun = "" if self.has_started else ", before it had started"
-                return f"lost with {self.worker} {since(self.lost_at)} ago{begun}{attempt}"
-            case "running" if self.worker is None:
-                return "about to end: no worker has it"
-            case "running":
-                told = ", told to stop" if self.is_cancelled else ""
-                begun = "running on" if self.has_started else "not started yet, claimed by"
-                return f"{begun} {self.worker} for {since(self.claimed_at)}{attempt}{told}"
+                left = self._left(self.expires_at, now)
+                return f"waiting for {self._awaited} for {since(self.suspended_at)}, expires in {left}"
+            case "running" | "lost":
+                return self._run_text(since, attempt)
         return f"{self._ending} {since(self.finished_at)} ago{attempt}"
 
-    def _left(self, now: float) -> float:
-        return max(0.0, (self.expires_at or now) - now) / 1000
+    def _run_text(self, since: Callable[[float | None], str], attempt: str) -> str:
+        if self.state == "lost":
+            begun = "" if self.has_started else ", before it had started"
+            return f"lost with {self.worker} {since(self.lost_at)} ago{begun}{attempt}"
+        if self.worker is None:
+            return "about to end: no worker has it"
+        told = ", told to stop" if self.is_cancelled else ""
+        begun = "running on" if self.has_started else "not started yet, claimed by"
+        return f"{begun} {self.worker} for {since(self.claimed_at)}{attempt}{told}"
+
+    @property
+    def _awaited(self) -> str:
+        return "an approval" if self.awaits == "approval" else "its completion"
+
+    @staticmethod
+    def _left(moment: float | None, now: float) -> str:
+        return duration_text(max(0.0, (moment or now) - now) / 1000)
 
     @property
     def _ending(self) -> str:
@@ -338,6 +349,7 @@ class CallRecord:
             approved_by=text(b"approved"),
             result=fields.get(b"result"),
             deadline=number(b"deadline"),
+            not_before=number(b"notBefore"),
             requeued_at=number(b"releasedAt") if text(b"status") == "queued" else None,
             is_idempotent=fields[b"idempotent"] == b"1" if b"idempotent" in fields else None,
             most_attempts=number(b"maxAttempts"),
@@ -384,6 +396,7 @@ class CallRecord:
             "handle": self.handle,
             "awaits": self.awaits,
             "expiresAt": None if self.expires_at is None else iso_time(self.expires_at),
+            "notBefore": None if self.not_before is None else iso_time(self.not_before),
             "approvedBy": self.approved_by,
             "cancelled": self.is_cancelled,
             "progress": None if self.progress is None else self.progress.to_wire(),

@@ -9,10 +9,12 @@ from broker_config.settings import Settings
 
 #: what other programs may have written in place of a mailbox is recognised by a script of broker_config
 _MAILBOXES = ("wrong_type", "mailboxes")
+#: what accepts calls and events; each file needs those before it, and ``ttl`` and ``tracing``
+_ACCEPTING = (*_MAILBOXES, "scheduled", "accept")
 
 #: the files of each script that has more than the one of its own name
 _MADE_OF = {
-    "submit": ("ttl", "tracing", *_MAILBOXES, "accept", "submit"),
+    "submit": ("ttl", "tracing", *_ACCEPTING, "submit"),
     "claim": ("ttl", "tracing", "numbers", "claiming", "claim"),
     "claim_on_reserve": (
         "ttl",
@@ -23,7 +25,16 @@ _MADE_OF = {
         "claiming",
         "claim_on_reserve",
     ),
-    "claim_event": ("ttl", "tracing", "numbers", *_MAILBOXES, "accept", "claiming", "claim_event"),
+    "claim_event": (
+        "ttl",
+        "tracing",
+        "numbers",
+        *_MAILBOXES,
+        "scheduled",
+        "accept",
+        "claiming",
+        "claim_event",
+    ),
     "fetch": ("ttl", "tracing", "numbers", *_MAILBOXES, "claiming", "fetch"),
     "release_events": ("ttl", *_MAILBOXES, "release_events"),
     "renew": ("ttl", *_MAILBOXES, "renew"),
@@ -34,23 +45,24 @@ _MADE_OF = {
     "suspend": ("ttl", "permits", "suspend"),
     "resolve": ("numbers", "resolve"),
     "approve": ("numbers", "approve"),
-    "cancel": ("numbers", "cancel"),
+    "cancel": ("numbers", "scheduled", "cancel"),
     "retry": ("former", "failures", "permits", "retry"),
     "admit": ("permits", "admit"),
     "begin": ("permits", "begin"),
     "look": ("permits", "look"),
-    "sweep": ("ttl", "numbers", *_MAILBOXES, "former", "rebuilding", "sweep"),
+    "sweep": ("ttl", "numbers", *_MAILBOXES, "former", "rebuilding", "scheduled", "waking", "sweep"),
     "finish_event": (
         "ttl",
         "tracing",
         *_MAILBOXES,
+        "scheduled",
         "accept",
         "permits",
         "failures",
         "finishing",
         "finish_event",
     ),
-    "fire": ("ttl", "tracing", *_MAILBOXES, "accept", "running", "fire"),
+    "fire": ("ttl", "tracing", *_ACCEPTING, "running", "fire"),
     "due_schedules": ("running", "due_schedules"),
     "keep_schedules": ("ttl", "keep_schedules"),
     "pause_schedule": ("ttl", "pause_schedule"),

@@ -45,6 +45,11 @@ class Submission(NamedTuple):
     mailbox: str = ""
     patience_ms: int | None = None
 
+    @property
+    def not_before(self) -> int | str:
+        """The time in ms before which the call is not started, as scripts take it: empty if it has none."""
+        return "" if self.call.not_before is None else epoch_milliseconds(self.call.not_before)
+
 
 def digest_of(call: ToolCall, args: bytes | None = None) -> str:
     """Return the digest that a second submission must repeat; ``args`` are a tool call's, as JSON."""

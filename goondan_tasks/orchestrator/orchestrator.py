@@ -141,6 +141,7 @@ class Fleet:
             with only_advice(self._keys.schedule_owners):
                 self._schedules.look()
         self._sweeper.sweep()
+        self._reaper.wake()
         self._left_sweeper.sweep()
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.time()

@@ -53,6 +53,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
     ("running", "Calls and events in hand.", _of_queue("running")),
     ("waiting_for_limit", "Calls that wait for a limit, outside the queue.", _of_queue("waiting_for_limit")),
     ("pending", "Calls that wait for a completion or an approval.", _of_queue("pending")),
+    ("scheduled", "Calls and events whose time is to come.", _of_queue("scheduled")),
     (
         "oldest_seconds",
         "How long the oldest call or event has waited for a worker, or for a limit.",

@@ -182,7 +182,7 @@ def test_a_changed_signature_is_seen(changed: Callable[..., Any], fault: str) ->
 
 
 def test_a_call_has_these_fields_and_none_must_be_given() -> None:
-    assert set(CallFields.__annotations__) == FIELDS_OF_A_CALL
+    assert set(CallFields.__annotations__) == FIELDS_OF_A_CALL | {"not_before", "delay"}
     assert CallFields.__required_keys__ == frozenset()
 
 

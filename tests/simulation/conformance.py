@@ -17,6 +17,7 @@ from broker_config.scripts import ScriptCall
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import LimitScripts
 from goondan_tasks.ledger.scripts import Scripts
+from goondan_tasks.ledger.timer import Timer
 from tests.simulation.rules import CANCELLED, ENDED, LOST, OPEN, YES, Record, Rules
 
 _ID = re.compile(rb'"id": ?"([^"]+)"')
@@ -25,8 +26,8 @@ LONG_MS = 10_000_000
 #: of a mark
 KEYED = -3
 _WORDS = {0: LOST, -1: CANCELLED}
-#: of a row; the lists are running, pending, approvals and, of an event that has ended, its mailbox; the
-#: messages are those in its queue and in flight
+#: of a row; the lists are running, pending, approvals, scheduled and, of an event that has ended, its
+#: mailbox; the messages are those in its queue and in flight
 FIELDS = (
     "status", "token", "due", "lists", "messages", "attempt", "deadline", "verdict", "deaths", "completion",
     "unstarted worker idempotent cancelled approval approved parked",
@@ -51,6 +52,8 @@ def script_names(ledger: Ledger, in_flight: InFlight, reservations: ReservationF
     others = {"reserve": reservations._script, "give_back": in_flight._give_back}
     others["acknowledge"] = in_flight._acknowledge
     others["admit"] = LimitScripts(ledger)._admit
+    timer = Timer(ledger)
+    others |= {"wake": timer._wake, "run_now": timer._run_now}
     return names | {script.sha: name for name, script in others.items()}
 
 
@@ -65,6 +68,8 @@ class Conformance:
         self.records: dict[str, Record] = {}
         self.agents: dict[str, str] = {}
         self.deadlines: dict[str, int] = {}
+        #: when scheduled calls are queued
+        self.times: dict[str, int] = {}
         self.due: dict[str, float] = {}
         self._boxes: dict[str, list[str]] = defaultdict(list)
         self._box_of: dict[str, str] = {}
@@ -121,7 +126,10 @@ class Conformance:
         """Return the row of a call as ``look.lua`` must find it."""
         record = self.records[call_id]
         due = f"{self.due[call_id]:.0f}" if record.due else ""
-        lists = (record.place == "running", record.place == "pending", _is_asked(record), False)
+        lists = (
+            record.place == "running", record.place == "pending", _is_asked(record),
+            record.status == "scheduled", False,
+        )  # fmt: skip
         flags = "".join("01"[is_in] for is_in in lists)
         token = record.token or ""
         counts = "" if call_id in self.loose else f"{record.messages} {record.flying}"
@@ -158,6 +166,8 @@ class Conformance:
             self.due.pop(call_id, None)
         elif record.due == "deadline":
             self.due[call_id] = self.deadlines[call_id]
+        elif record.due == "time":
+            self.due[call_id] = min(self.times[call_id], self.deadlines[call_id])
         elif record.due == "over":
             self.due[call_id] = self.now
             self.records[call_id] = record._replace(due="lease")
@@ -175,16 +185,21 @@ class Conformance:
     def _is_followed(self, call_id: str) -> bool:
         return call_id not in self._lost
 
-    def _accept(self, call_id: str, agent: str, deadline: int, box: str, *, has_message: bool) -> str:
+    def _accept(
+        self, call_id: str, agent: str, deadline: int, box: str, *, has_message: bool, not_before: int = 0
+    ) -> str:
         before = self._record(call_id)
-        word, record = self._rules.accept(before)
+        is_later = not_before > self.now and has_message
+        word, record = self._rules.accept(before, is_later=is_later)
         if word == "new":
             self.agents[call_id], self.deadlines[call_id] = agent, deadline
+            self.times[call_id] = not_before
             if not has_message:
                 record = record._replace(messages=before.messages)
             if box:
-                self._boxes[box].append(call_id)
                 self._box_of[call_id] = box
+                if not is_later:
+                    self._boxes[box].append(call_id)
         self._set("submit", call_id, record, is_touched=False)
         return word
 
@@ -221,13 +236,15 @@ class Conformance:
 
     def _submit(self, keys: list[str], given: list[str], answer: list[Any]) -> None:
         words = {answer[at]: answer[at + 1].decode() for at in range(0, len(answer), 3)}
-        for number, at in enumerate(range(3, len(given), 9)):
-            call_id, deadline, patience, message, box = (given[at + one] for one in (0, 4, 5, 6, 8))
+        for number, at in enumerate(range(3, len(given), 10)):
+            call_id, deadline, patience, message, box, time = (given[at + one] for one in (0, 4, 5, 6, 8, 9))
             if not self._is_followed(call_id):
                 continue
             agent = keys[1 + 3 * int(given[at + 3])].rpartition(":")[2]
-            ends = int(float(deadline)) if deadline else self.now + int(patience)
-            word = self._accept(call_id, agent, ends, box, has_message=bool(message))
+            not_before = int(time or 0)
+            ends = int(float(deadline)) if deadline else max(self.now, not_before) + int(patience)
+            has_message = bool(message)
+            word = self._accept(call_id, agent, ends, box, not_before=not_before, has_message=has_message)
             found = words.get(number, "new")
             self._agree("submit", call_id, word, "known" if found == "conflict" else found)
 
@@ -437,6 +454,36 @@ class Conformance:
             self._agree("retry", call_id, ours, YES if answer else LOST)
             self._set("retry", call_id, record, is_touched=False)
 
+    def _wake(self, _: list[str], given: list[str], answer: int) -> None:
+        found = [
+            one for one in self._due() if self._record(one).status == "scheduled" and not self._is_late(one)
+        ][: int(given[1])]
+        if len(found) != answer:
+            raise MismatchError(f"wake.lua queues {answer} calls, not {len(found)}")
+        for call_id in found:
+            self._woken("wake", call_id, self._rules.wake(self._record(call_id)))
+
+    def _run_now(self, _: list[str], given: list[str], answer: bytes) -> None:
+        call_id, record = given[1], self._record(given[1])
+        if not self._is_followed(call_id):
+            return
+        is_scheduled = record.status == "scheduled"
+        self._agree("run_now", call_id, str(is_scheduled), str(answer == b"queued"))
+        if is_scheduled:
+            self._woken("run_now", call_id, self._rules.wake(record))
+
+    def _woken(self, script: str, call_id: str, record: Record) -> None:
+        box = self._box_of.get(call_id)
+        if box:
+            self._boxes[box].append(call_id)
+        self._set(script, call_id, record)
+
+    def _due(self) -> list[str]:
+        """Return the calls that are due, in the order in which scripts read them."""
+        return sorted(
+            (one for one, due in self.due.items() if due <= self.now), key=lambda one: (self.due[one], one)
+        )
+
     def _sweep(self, _: list[str], given: list[str], answer: list[list[Any]]) -> None:
         self._lease = int(given[1])
         if self.now - self._swept_at > float(given[4]):
@@ -444,10 +491,18 @@ class Conformance:
         self._swept_at = self.now
         # a call that waited for a limit has expired, too
         verdicts = {row[0].decode(): row[1].decode().replace("limited", "expired") for row in answer}
-        for call_id in [one for one, due in self.due.items() if due <= self.now]:
-            is_event = call_id in self._box_of
-            verdict, record = self._rules.sweep(self._record(call_id), given[0], is_event=is_event)
+        for call_id in self._due():
+            is_event, before = call_id in self._box_of, self._record(call_id)
+            verdict, record = self._rules.sweep(
+                before,
+                given[0],
+                is_event=is_event,
+                is_late=self._is_late(call_id) or self.deadlines[call_id] == self.now,
+            )
             self._agree("sweep", call_id, verdict, verdicts.pop(call_id, ""))
+            if before.status == "scheduled" and record.status == "queued":
+                self._woken("sweep", call_id, record)
+                continue
             self._set("sweep", call_id, record, is_touched=bool(verdict))
         undue = [one for one in verdicts if self._is_followed(one)]
         if undue:
@@ -523,6 +578,8 @@ _FOLLOWED: Table = {
     "admit": Conformance._admit,
     "retry": Conformance._retry,
     "sweep": Conformance._sweep,
+    "wake": Conformance._wake,
+    "run_now": Conformance._run_now,
     "end_leases": Conformance._end_leases,
     "keep_leases": Conformance._keep_leases,
     "unqueue": Conformance._unqueue,

@@ -33,8 +33,9 @@ def heal(world: World) -> None:
         waiting = _waiting(world)
         waited = waited + 1 if waiting else 0
         _require_patience(world, waiting, waited)
-        # leases of the dead end, then rates have their times, then what is pending expires
-        world.now += (4 if waited <= _SOON_ROUNDS else 20) if waiting else 5_000
+        # leases of the dead end, then rates and schedules have their times, then what is pending expires
+        is_later = any(world.status(one) == b"scheduled" for one in world.calls.values())
+        world.now += (4 if waited <= _SOON_ROUNDS else 20) if waiting else 210 if is_later else 5_000
         world.show_time()
         world.reaper.sweep("sweeper")
         world.in_flight.give_back(world.in_flight.overdue(1))
@@ -65,14 +66,15 @@ def _open_calls(world: World) -> list[KnownCall]:
 
 
 def _waiting(world: World) -> list[KnownCall]:
-    """Return the open calls that are not pending, and wait for no pending call with their key.
+    """Return the open calls that are not pending or scheduled, and wait for no such call with their key.
 
     Behind a damaged event, the next one of its mailbox waits until a sweep looks at that.
     """
     stuck = [one for one in world.calls.values() if one.is_damaged or one.has_lost_message]
     closed = {one.submission.mailbox for one in stuck if one.is_event}
     calls = _open_calls(world)
-    pending = {one.id for one in calls if world.status(one) == b"pending" or one.has_lost_message}
+    resting = {b"pending", b"scheduled"}
+    pending = {one.id for one in calls if world.status(one) in resting or one.has_lost_message}
     return [
         one
         for one in calls

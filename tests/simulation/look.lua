@@ -24,6 +24,7 @@ for i = 5 + count, #ARGV, 3 do
   local flags = bit(redis.call('ZSCORE', ns .. 'running:' .. agent, id))
     .. bit(redis.call('ZSCORE', ns .. 'pending:' .. agent, id))
     .. bit(redis.call('ZSCORE', ns .. 'approvals:' .. agent, id))
+    .. bit(redis.call('ZSCORE', ns .. 'scheduled:' .. agent, id))
   local status = record[1] or ''
   local has_ended = status == 'done' or status == 'dead'
   local box = has_ended and not record[2] and record[16] -- else its handler still runs

@@ -118,6 +118,8 @@ class Machine:
             accepted = _with(part, call, self.rules.accept(record)[1])
             box = (*part.box, call) if self._is_event(call) else ()
             yield Step(f"{name} is submitted", accepted._replace(box=box))
+            later = _with(part, call, self.rules.accept(record, is_later=True)[1])
+            yield Step(f"{name} is submitted for later", later)
             return
         if self.has_outsiders:
             yield from self._operators(part, call)
@@ -184,6 +186,8 @@ class Machine:
         )
         if verdict in {"held", "done", "absent"}:
             return verdict, [], part
+        if part.records[call].status == "scheduled":
+            raise BrokenRuleError(f"{self.name(call)} would run before its time", worker)
         if verdict == "run" and part.is_late[call]:
             raise BrokenRuleError(f"{self.name(call)} would run after its deadline", worker)
         hand = Hand(call, worker, "new", "claimed")
@@ -203,6 +207,10 @@ class Machine:
             )
             over = _with(part._replace(hands=hands), call, record._replace(due="over"))
             yield Step(f"the lease of {name} ends", over, faults=int(is_held), heals=not is_held)
+        if record.due == "time":
+            woken = _with(part, call, self.rules.wake(record))
+            box = (*part.box, call) if self._is_event(call) else part.box
+            yield Step(f"the time of {name} comes", woken._replace(box=box))
         if record.due == "deadline" and not part.is_late[call] and self.has_outsiders:
             late = tuple(one or number == call for number, one in enumerate(part.is_late))
             is_pending = record.status == "pending"  # what waits for a worker must not need this to end
@@ -418,9 +426,9 @@ class Machine:
         return _with(part, first, record._replace(is_parked=False, messages=record.messages + 1))
 
     def _require_order(self, part: Part, call: int, worker: int) -> None:
-        for earlier in range(call if self._is_event(call) else 0):
-            if not self._is_event(earlier):
-                continue
+        if not self._is_event(call):
+            return
+        for earlier in part.box[: part.box.index(call) if call in part.box else None]:
             if part.records[earlier].status not in ENDED or part.records[earlier].token is not None:
                 raise BrokenRuleError(
                     f"{self.name(call)} begins before {self.name(earlier)} has ended", worker
@@ -445,7 +453,7 @@ class Machine:
         return ""
 
     def _misplaced(self, part: Part, call: int, record: Record) -> str:
-        index = {"queued": "", "pending": "pending"}.get(record.status, record.place)
+        index = {"scheduled": "", "queued": "", "pending": "pending"}.get(record.status, record.place)
         if record.place != index or (record.status in ENDED and index):
             return f"is {record.status} and stands among those that are {record.place or 'neither'}"
         if record.status in OPEN and not record.due:

@@ -50,7 +50,7 @@ _TWO = Search((EVENT, EVENT), 0)
 PLANTED: dict[tuple[str, ...], tuple[Search, str]] = {
     ("a claimed call is not claimed",): (_ONE, "the call begins, and its claim is lost"),
     ("a pending call is not claimed",): (_ONE, "the call is not idempotent and begins twice"),
-    ("a call that has ended is not claimed",): (_TWO, "event 2 begins before event 1 has ended"),
+    ("a call that has ended is not claimed",): (_TWO, "event 1 begins before event 2 has ended"),
     ("a call past its deadline is not run",): (_ONE, "the call would run after its deadline"),
     ("a claim is not a start",): (_ONE, "the outcome of the call is unknown, and it never began"),
     ("start compares tokens",): (_ONE, "the call begins, and its claim is lost"),
@@ -72,6 +72,12 @@ PLANTED: dict[tuple[str, ...], tuple[Search, str]] = {
         _ONE,
         "the call is not idempotent and begins twice",
     ),
+    ("a scheduled call is not claimed",): (_ONE, "the call would run before its time"),
+    ("a scheduled call is due at its time",): (
+        _ONE,
+        "the call is scheduled and nothing will ever be decided about it",
+    ),
+    ("waking sends a message",): (_ONE, "the call is queued and has no message"),
     ("only the first event is claimed",): (_TWO, "event 2 begins before event 1 has ended"),
     ("the end of an event releases the next",): (_TWO, "event 2 is queued and has no message"),
     ("messages of dead workers are put back",): (

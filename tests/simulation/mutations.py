@@ -69,8 +69,8 @@ _TABLE = [
     ),
     (
         "claim takes a call that runs",
-        "elseif status == 'running' then\n    return {'held'",
-        "elseif status == 'never' then\n    return {'held'",
+        "elseif status == 'running' or status == 'scheduled' then",
+        "elseif status == 'scheduled' then",
     ),
     (
         "claim takes a call that has ended",
@@ -110,8 +110,8 @@ _TABLE = [
     ),
     (
         "sweep takes no token",
-        "'status', status == 'queued' and 'running' or status, 'token', token)",
-        "'status', status == 'queued' and 'running' or status)",
+        "'status', is_open and 'running' or status, 'token', token)",
+        "'status', is_open and 'running' or status)",
     ),
     (
         "sweep forgets a cancel",
@@ -154,6 +154,53 @@ _TABLE = [
         "release stays among those that run",
         "redis.pcall('ZREM', keys[3], id) -- only a list",
         "-- only a list",
+    ),
+    (
+        "submit queues a call before its time",
+        "local is_later = starts_at > now and new.message ~= ''",
+        "local is_later = false",
+    ),
+    (
+        "submit schedules for a time that is too early",
+        "= is_later and math.min(starts_at, deadline) or deadline",
+        "= is_later and math.min(starts_at - 5000, deadline) or deadline",
+    ),
+    (
+        "submit never wakes a scheduled call",
+        "= is_later and math.min(starts_at, deadline) or deadline",
+        "= deadline + (is_later and 1e12 or 0)",
+    ),
+    (
+        "wake queues what is not due",
+        "redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST_LOOKED_AT)",
+        "redis.call('ZRANGE', KEYS[1], '-inf', '+inf', 'BYSCORE', 'LIMIT', 0, MOST_LOOKED_AT)",
+    ),
+    ("waking pushes no message", "  redis.call('LPUSH', queue, record[2])\n", ""),
+    (
+        "waking leaves the call scheduled",
+        "local queued = {'status', 'queued'}",
+        "local queued = {'status', 'scheduled'}",
+    ),
+    (
+        "waking gives an event no place",
+        "if not put_in_mailbox(ns, box, id, now, ttl) then error",
+        "if false then error",
+    ),
+    ("waking sets no deadline", "  redis.call('ZADD', due, record[3], id)\n", ""),
+    (
+        "waking leaves the call in the list",
+        "  redis.pcall('ZREM', scheduled_index(ns, queue), id)\n",
+        "",
+    ),
+    (
+        "claim takes a scheduled call",
+        "elseif status == 'running' or status == 'scheduled' then",
+        "elseif status == 'running' then",
+    ),
+    (
+        "cancel leaves a call scheduled",
+        "if record[9] then -- it was scheduled",
+        "if false then",
     ),
     ("submit pushes no message", "redis.call('LPUSH', queue.queue, unpack(queue.messages))", ""),
     (

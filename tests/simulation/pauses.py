@@ -227,7 +227,8 @@ def _work(world: PausesWorld) -> None:
 def _require_ended(world: PausesWorld, calls: Collection[KnownCall]) -> None:
     """Raise BrokenPromiseError if a call that waits for nothing has not ended."""
     for one in calls:
-        waits = one.is_event or one.limits or one.is_damaged or world.status(one) == b"pending"
+        is_resting = world.status(one) in {b"pending", b"scheduled"}
+        waits = one.is_event or one.limits or one.is_damaged or is_resting
         if not waits and one.result is None:
             raise BrokenPromiseError(f"{world.name(one)} waits, and is not paused")
 

@@ -83,6 +83,21 @@ def cancel(world: World, pick: Random) -> bool:
     return True
 
 
+def run_now(world: World, pick: Random) -> bool:
+    """Run a call now, mostly one that is scheduled."""
+    scheduled = [one for one in world.calls.values() if world.status(one) == b"scheduled"]
+    one = world.choose(pick, scheduled if scheduled and pick.random() < 0.8 else world.calls.values())
+    if one is None or pick.random() < 0.5:
+        return False
+    try:
+        world.reaper.run_now(one.id)
+    except GoondanError:
+        return False
+    one.is_run_now = True
+    world.tell("is to run now", one)
+    return True
+
+
 def complete(world: World, pick: Random) -> bool:
     """Complete a call, mostly one that is pending."""
     pending = [one for one in world.calls.values() if world.status(one) == b"pending"]

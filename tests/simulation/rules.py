@@ -7,7 +7,7 @@ clock; it returns the script's answer and the record afterwards. The search (``m
 from dataclasses import dataclass
 from typing import NamedTuple
 
-OPEN = ("queued", "running", "pending")
+OPEN = ("scheduled", "queued", "running", "pending")
 ENDED = ("done", "dead")
 #: answers of start, finish and suspend
 YES, LOST, CANCELLED = "yes", "lost", "cancelled"
@@ -16,9 +16,10 @@ YES, LOST, CANCELLED = "yes", "lost", "cancelled"
 class Record(NamedTuple):
     """The record of one call, the lists that hold its id, and its messages.
 
-    ``due`` is what its place in ``due`` means: ``deadline``, ``lease``, ``over`` (a lease that has ended) or
-    nothing. ``place`` is ``running``, ``pending`` or nothing. Of a record that has ended only the status, the
-    result, and the claim of a handler that still runs are kept.
+    ``due`` is what its place in ``due`` means: ``deadline``, ``time`` (before which it must not run),
+    ``lease``, ``over`` (a lease that has ended) or nothing. ``place`` is ``running``, ``pending`` or nothing.
+    Of a record that has ended only the status, the result, and the claim of a handler that still runs are
+    kept.
     """
 
     status: str = ""
@@ -62,11 +63,19 @@ class Rules:
         """Whether a rule is in force."""
         return rule not in self.without
 
-    def accept(self, record: Record) -> tuple[str, Record]:
-        """``submit.lua``: store and queue a new call."""
+    def accept(self, record: Record, *, is_later: bool = False) -> tuple[str, Record]:
+        """``submit.lua``: store and queue a new call, or schedule it."""
         if record.status:
             return "known", record
+        if is_later:
+            due = "time" if self.has("a scheduled call is due at its time") else ""
+            return "new", Record("scheduled", due=due, messages=record.messages, flying=record.flying)
         return "new", Record("queued", due="deadline", messages=record.messages + 1, flying=record.flying)
+
+    def wake(self, record: Record) -> Record:
+        """``waking.lua``: queue a scheduled call."""
+        messages = record.messages + self.has("waking sends a message")
+        return record._replace(status="queued", due="deadline", messages=messages)
 
     def claim(
         self, record: Record, token: str, *, is_late: bool, idempotent: bool, has_call: bool = False
@@ -80,6 +89,8 @@ class Rules:
         if not record.status and not has_call:
             return "absent", record
         if record.status == "running" and self.has("a claimed call is not claimed"):
+            return "held", record
+        if record.status == "scheduled" and self.has("a scheduled call is not claimed"):
             return "held", record
         verdict = "run"
         if is_late and self.has("a call past its deadline is not run"):
@@ -165,7 +176,7 @@ class Rules:
         if not is_first and record.completion != token:
             return "closed", record
         if record.status != "pending":
-            if is_decision or (record.status == "queued" and record.attempt == 0):
+            if is_decision or (record.status in {"scheduled", "queued"} and record.attempt == 0):
                 return "other", record
             return "kept", record._replace(completion=token)
         if is_decision != record.is_approval:
@@ -216,19 +227,25 @@ class Rules:
             return LOST, record
         return YES, record._replace(is_idempotent=True, completion=None, paused=token)
 
-    def sweep(self, record: Record, token: str, *, is_event: bool = False) -> tuple[str, Record]:
+    def sweep(
+        self, record: Record, token: str, *, is_event: bool = False, is_late: bool = False
+    ) -> tuple[str, Record]:
         """``sweep.lua``: take a call that is due; no verdict if there is nothing to decide.
 
-        An event that has overrun keeps its claim: its handler still runs.
+        A scheduled call is queued, unless it ``is_late``: past its deadline, too. An event that has overrun
+        keeps its claim: its handler still runs.
         """
         is_unfinished = record.status == "done" and record.token is not None
         if record.status not in OPEN and not is_unfinished:
             return "", record._replace(due="")
+        if record.status == "scheduled" and not is_late:
+            return "", self.wake(record)
         is_held = _is_held(record)
         if is_held and is_event:
             token = record.token or token
+        is_waiting = record.status in {"scheduled", "queued"}
         taken = record._replace(
-            status="running" if record.status == "queued" else record.status, token=token, due="lease",
+            status="running" if is_waiting else record.status, token=token, due="lease",
             overran=token if is_held else record.overran,
         )  # fmt: skip
         return self._verdict(record), taken
@@ -241,7 +258,7 @@ class Rules:
             if record.completion is not None:
                 return "completed"
             return "unapproved" if record.is_approval else "unresolved"
-        if record.status == "queued" or not record.has_worker:
+        if record.status in {"scheduled", "queued"} or not record.has_worker:
             return "expired"
         verdict = "requeue"
         if _is_held(record):

@@ -25,6 +25,11 @@ def sweep(world: World, _: Random) -> bool:
     return bool(claims)
 
 
+def wake(world: World, _: Random) -> bool:
+    """Queue the scheduled calls whose time has come, as workers do every half second."""
+    return bool(world.reaper.wake())
+
+
 def settle(world: World, pick: Random) -> bool:
     """Settle what a sweep has taken, unless the sweeper dies."""
     if not world.swept:

@@ -36,7 +36,7 @@ BROKEN_OFF = {
     ],
 }
 #: how many walks a planted fault may outlive here; ``python -m tests.simulation --mutations`` plants all
-MOST_WALKS = 20
+MOST_WALKS = 60
 QUICK = [
     "a dead call is no letter",
     "replays are not noted",

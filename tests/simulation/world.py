@@ -20,7 +20,7 @@ from broker_config.settings import Settings
 from goondan_tasks.authoring.handoff import outside_call
 from goondan_tasks.contract.calls import identity_of, new_call, queue_element
 from goondan_tasks.contract.events import is_event
-from goondan_tasks.contract.messages import ToolCall, iso_time
+from goondan_tasks.contract.messages import ToolCall, epoch_milliseconds, iso_time
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
@@ -82,6 +82,8 @@ class KnownCall:
     begun: list[tuple[str, int]] = field(default_factory=list)
     is_cancelled: bool = False
     is_damaged: bool = False
+    #: whether somebody has asked to run it before its time
+    is_run_now: bool = False
     #: whether another version or program has changed fields of its record: nothing is promised about it
     is_foreign: bool = False
     #: whether it may be cancelled, completed or accepted although nobody was told so (``outages``)
@@ -107,6 +109,12 @@ class KnownCall:
     @property
     def is_event(self) -> bool:
         return is_event(self.call)
+
+    @property
+    def not_before(self) -> float:
+        """The time (ms) before which it must not begin; 0 if there is none."""
+        is_free = self.call.not_before is None or self.is_run_now or not self.is_stored
+        return 0 if is_free else epoch_milliseconds(self.call.not_before or "")
 
     @property
     def key_line(self) -> str:
@@ -422,12 +430,15 @@ class World:
         if len(self.calls) >= MOST_CALLS:
             return None
         number = self.next_number()
+        time = {}
+        if is_stored and pick.random() < 0.2:
+            time = {"not_before": iso_time(self.milliseconds + pick.choice([-1_000, 2_000, 20_000, 200_000]))}
         if is_stored and not tools and pick.random() < 0.35:
-            fields: Any = {"instance_key": pick.choice(["i1", "i2"]), "event_id": f"e{number}"}
+            fields: Any = {"instance_key": pick.choice(["i1", "i2"]), "event_id": f"e{number}", **time}
             call = outside_call(self.settings, THINKER, {"n": number}, fields, is_request=True)
             submission = event_submission(call)
         else:
-            call = self._tool_call(number, pick, tools)
+            call = self._tool_call(number, pick, tools).model_copy(update=time)
             args = serializer.encode(call.args)
             wire = call_json(call, args)  # as producers write it: the record of a plain call is made small
             message = queue_element(identity_of(call), call, wire)

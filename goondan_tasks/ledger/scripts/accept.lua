@@ -1,5 +1,5 @@
 -- Accepts calls in batches. Shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua, tracing.lua and
--- mailboxes.lua are put before this.
+-- mailboxes.lua and scheduled.lua are put before this.
 
 -- Begin a batch. close_batch writes it, the keys that its calls share each once. The records come last: if the script
 -- fails before, for example because another program has written a key, deadlines and messages without records are
@@ -7,7 +7,8 @@
 local function open_batch(due)
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  return {time = time, now = now, size = 0, due = due, deadlines = {}, ttl = 0, queues = {}, traces = {}, new = {}}
+  return {time = time, now = now, size = 0, due = due, deadlines = {}, ttl = 0, queues = {}, traces = {}, new = {},
+    scheduled = {}}
 end
 
 -- Add a queue to which calls of the batch go.
@@ -34,10 +35,13 @@ end
 -- Accept one call.
 -- key    its record
 -- queue  what add_queue returned
--- new    id, call (JSON), digest, producer ('' = no client of this package), is_celery (whether a plain Celery producer
+-- new    ns, id, call (JSON), digest, producer ('' = no client of this package), is_celery (whether a plain Celery producer
 --        reads its own result record), deadline (ms, '' = none), patience (ms that it may wait without a deadline), ttl
---        (of the record, s), message ('' = none: its producer answers it, or a worker has it), indexes (of traces, as tracing.lua takes them); for an
---        event also ns, box, parked (the message of one that is parked at once)
+--        (of the record, s), message ('' = none: its producer answers it, or a worker has it), indexes (of traces, as
+--        tracing.lua takes them), not_before (ms; nothing or '' = at once); for an event also box,
+--        parked (the message of one that is parked at once)
+-- A call whose time is still to come is scheduled: its record keeps the message, and an event has no place in its mailbox,
+-- until waking.lua queues it. Its patience begins then.
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before; 'damaged' for
 -- one whose record or mailbox is: it is not accepted, the others of the batch are.
 local function add_call(batch, queue, key, new)
@@ -47,17 +51,29 @@ local function add_call(batch, queue, key, new)
   if type(status) == 'table' then return 'damaged', '' end
   if status then return known_call(key, status, new) end
   local size, now, time = batch.size, batch.now, batch.time
-  local deadline = tonumber(new.deadline) or now + new.patience
+  local starts_at = tonumber(new.not_before) or now
+  local is_later = starts_at > now and new.message ~= ''
+  local deadline = tonumber(new.deadline) or math.max(now, starts_at) + new.patience
   local ttl = math.ceil(new.ttl + math.max(0, deadline - now) / 1000)
-  if new.box and not put_in_mailbox(new.ns, new.box, new.id, now, ttl) then return 'damaged', '' end
+  if new.box and not is_later and not put_in_mailbox(new.ns, new.box, new.id, now, ttl) then return 'damaged', '' end
   -- queuedAt has microseconds, one more for each call: it is the order in which calls wait for a limit
   new.queued_at, new.deadline, new.ttl = time[1] * 1000 + (time[2] + size) / 1000, deadline, ttl
   batch.new[key], batch.size = new, size + 1
-  batch.deadlines[2 * size + 1], batch.deadlines[2 * size + 2] = deadline, new.id
+  batch.deadlines[2 * size + 1] = is_later and math.min(starts_at, deadline) or deadline
+  batch.deadlines[2 * size + 2] = new.id
   if ttl > batch.ttl then batch.ttl = ttl end
   queue.ids[#queue.ids + 1] = now
   queue.ids[#queue.ids + 1] = new.id
-  if new.message ~= '' then queue.messages[#queue.messages + 1] = new.message end
+  if is_later then
+    new.starts_at, new.queue = starts_at, queue.queue
+    local index = scheduled_index(new.ns, queue.queue)
+    local found = batch.scheduled[index] or {}
+    batch.scheduled[index] = found
+    found[#found + 1] = starts_at
+    found[#found + 1] = new.id
+  elseif new.message ~= '' then
+    queue.messages[#queue.messages + 1] = new.message
+  end
   for index in string.gmatch(new.indexes or '', '%S+') do
     local found = batch.traces[index] or {}
     batch.traces[index] = found
@@ -74,7 +90,12 @@ local function write_record(key, new)
   if new.parked then
     for _, one in ipairs({'parked', '1', 'message', new.parked}) do more[#more + 1] = one end
   end
-  redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
+  if new.starts_at then
+    for _, field in ipairs({'notBefore', new.starts_at, 'queue', new.queue, 'message', new.message}) do
+      more[#more + 1] = field
+    end
+  end
+  redis.call('HSET', key, 'status', new.starts_at and 'scheduled' or 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
     'queuedAt', new.queued_at, 'deadline', new.deadline, 'attempt', 0, unpack(more))
   redis.call('EXPIRE', key, new.ttl)
 end
@@ -99,6 +120,10 @@ local function close_batch(batch)
       redis.pcall('ZREMRANGEBYRANK', queue.calls, 0, -10001)
       keep_for(queue.calls, batch.ttl)
     end
+  end
+  for index, ids in pairs(batch.scheduled) do
+    redis.pcall('ZADD', index, unpack(ids)) -- only a list, too
+    keep_for(index, batch.ttl)
   end
   for index, ids in pairs(batch.traces) do add_to_trace(index, ids, batch.ttl) end
 end

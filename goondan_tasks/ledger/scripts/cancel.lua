@@ -7,9 +7,9 @@
 --   marked    its worker ends it; also for a call that was cancelled before, and one that has ended as cancelled
 --   closed    it has its final result
 --   unknown   there is no such call, or its record is damaged
--- The same token again (the answer was lost) gets the same answer.
+-- The same token again (the answer was lost) gets the same answer. scheduled.lua is put before this.
 local record = redis.pcall('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'cancelled', 'suspendedAt',
-  'completion', 'token')
+  'completion', 'token', 'queue')
 local status = record[1]
 if not status then return {'unknown'} end
 local is_again = record[5] and record[8] == ARGV[2]
@@ -27,4 +27,9 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
 redis.call('HSET', KEYS[1], 'cancelled', '1', 'status', 'running', 'token', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
+if record[9] then -- it was scheduled
+  local ns = string.sub(KEYS[1], 1, -#ARGV[1] - #'call:' - 1)
+  leave_schedule(ns, ARGV[1], record[9])
+  forget_schedule(ns, ARGV[1])
+end
 return {'taken', 'cancelled', number_in(record[2], 0), number_in(record[3], 0), record[4], record[6]}

@@ -29,7 +29,8 @@ end
 --   expired | poisoned   the caller holds the claim: store that error
 --   limited              so it does, too: a rate would admit the call only after its deadline
 --   waiting              it is in the wait queue of a limit: drop the message
---   held | done          another worker has the call, or it has ended or is pending: drop the message
+--   held | done          another worker has the call, or its time is still to come, or it has ended or is pending: drop
+--                        the message
 --   taken                the record is that of another call: drop the message, and say so
 --   absent               there is no record: claim again, with the call's JSON
 -- or the error of Redis, if the record is damaged.
@@ -65,7 +66,7 @@ local function claim_call(claims, keys, id, token, terms, absent)
     keep_for(keys[2], terms.ttl) -- for calls with a record, accepting them has extended this
     keep_for(keys[4], terms.ttl)
     index_trace(absent[6], id, now, terms.ttl)
-  elseif status == 'running' then
+  elseif status == 'running' or status == 'scheduled' then
     return {'held', attempt, queued, now}
   elseif number_in(record[4]) < now then
     verdict = 'expired'

@@ -44,7 +44,7 @@ local function first_in_mailbox(ns, box)
     end
     local key = ns .. 'call:' .. id
     local status = redis.pcall('HGET', key, 'status')
-    if status == 'queued' or status == 'running' or status == 'pending'
+    if status == 'queued' or status == 'running' or status == 'pending' or status == 'scheduled'
       or (status == 'done' and redis.call('HEXISTS', key, 'token') == 1) then return id, status end
     redis.call('LPOP', mailbox)
   end

@@ -9,7 +9,8 @@
 --   expired  the caller holds the claim, but it is too late: settle it with the verdict unresolved or unapproved
 --   kept     the call still runs
 --   closed   it has its final result, or another outcome
---   other    it waits for something else: {word, queued, running, completion, approval or event}
+--   other    it waits for something else: {word, queued, scheduled, running, completion, approval or
+--            event}
 --   unknown  there is no such call, its record is damaged, or the callback belongs to another run
 -- The same token again (the answer was lost) gets the same answer.
 local record = redis.pcall('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
@@ -23,7 +24,7 @@ local completion = ARGV[2] .. ' ' .. ARGV[4]
 if status == 'done' or status == 'dead' or record[6] then return {'closed'} end
 if record[7] and record[7] ~= completion then return {'closed'} end
 if status ~= 'pending' then
-  if is_decision or (status == 'queued' and number_in(record[2], 0) == 0) then return {'other', status} end
+  if is_decision or ((status == 'queued' or status == 'scheduled') and number_in(record[2], 0) == 0) then return {'other', status} end
   redis.call('HSET', KEYS[1], 'completion', completion)
   -- so that the callback token is still valid, for a repeated completion, after the run
   if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[6]) end

@@ -1,4 +1,5 @@
--- Take the calls that are past their deadline or their lease, and decide about each.
+-- Take the calls that are past their deadline or their lease, and decide about each. Scheduled calls whose time has come
+-- are queued, as wake.lua does.
 -- The caller then holds their claims and must settle each one before its own lease ends.
 -- If there was no sweep for a while, Redis was away and live workers could not renew their leases: they get time to do
 -- so before any call counts as lost. A claim is spared only once until it is renewed; otherwise, where sweeps are
@@ -15,7 +16,8 @@
 --   completed  store the completion
 --   requeue    release it with a message
 --   damaged    nothing: its key holds another type; it is looked at again when its record would have expired
--- The row of a record that cannot be read has no call JSON. mailboxes.lua and rebuilding.lua are put before this.
+-- The row of a record that cannot be read has no call JSON. mailboxes.lua, rebuilding.lua and waking.lua are put
+-- before this.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ns = string.sub(ARGV[4], 1, -#'call:' - 1)
@@ -49,7 +51,7 @@ end
 local function take_out_of_lists(id)
   local agents = redis.pcall('HKEYS', ns .. 'agents')
   for _, agent in ipairs(agents) do
-    for _, index in ipairs({'running:', 'pending:', 'approvals:', 'waiting:'}) do
+    for _, index in ipairs({'running:', 'pending:', 'approvals:', 'waiting:', 'scheduled:'}) do
       redis.pcall('ZREM', ns .. index .. agent, id)
     end
   end
@@ -78,14 +80,15 @@ local function take(id)
   local key = ARGV[4] .. id
   local record = redis.pcall('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
-    'approval', 'token', 'claimedAt', 'overran', 'spared', 'renewedAt', 'box', 'deadline')
+    'approval', 'token', 'claimedAt', 'overran', 'spared', 'renewedAt', 'box', 'deadline', 'queue')
   if record.err then return forget(id) end
   local status, verdict = record[1], 'requeue'
   local completion = record[13]
   -- an event that has its result, but whose handler still ran when the worker died
   local is_unfinished = status == 'done' and record[15]
   local is_held = status == 'running' and record[17] and record[17] == record[15] and not record[5] -- keep_leases.lua
-  if status ~= 'queued' and status ~= 'running' and status ~= 'pending' and not is_unfinished then
+  if status ~= 'queued' and status ~= 'running' and status ~= 'pending' and status ~= 'scheduled'
+    and not is_unfinished then
     if status and status ~= 'done' and status ~= 'dead' or not status and redis.call('EXISTS', key) == 1 then
       error('its status is not known')
     end
@@ -98,12 +101,16 @@ local function take(id)
     redis.call('ZADD', KEYS[1], deadline, id) -- the script that was to write its deadline was broken off
     return nil
   end
+  if status == 'scheduled' and deadline > now then
+    wake(ns, KEYS[1], id, now)
+    return nil
+  end
   -- a queued call that an earlier sweep took, but did not settle, has no worker
   if record[9] then
     verdict = 'cancelled'
   elseif status == 'pending' then
     verdict = completion and 'completed' or record[14] and 'unapproved' or 'unresolved'
-  elseif status == 'queued' or not record[11] then
+  elseif status == 'queued' or status == 'scheduled' or not record[11] then
     verdict = record[10] and 'limited' or 'expired'
   elseif is_held then
     verdict = 'overran'
@@ -114,7 +121,7 @@ local function take(id)
   end
   -- its worker died before the handler returned, but the call was completed by then
   if completion and (verdict == 'unknown' or verdict == 'poisoned' or verdict == 'overran') then verdict = 'completed' end
-  local had_it = status ~= 'pending' and record[11]
+  local had_it = status ~= 'pending' and status ~= 'scheduled' and record[11]
   if had_it and status == 'running' then
     -- the last sign of life: its last renewal, or the end of its process, to which end_leases.lua sets the lease
     local seen, is_spared = redis.call('ZSCORE', KEYS[1], id), record[18] and record[18] == record[15]
@@ -128,7 +135,12 @@ local function take(id)
   local row = {id, verdict, number_in(record[2], 0), number_in(record[3], 0), record[4], record[12], completion, had_it,
     had_it and number_in(record[16], 0), is_unfinished and '1',
     is_held and (record[20] and token or '')}
-  redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', token)
+  local is_open = status == 'queued' or status == 'scheduled'
+  redis.call('HSET', key, 'status', is_open and 'running' or status, 'token', token)
+  if record[22] then -- it was scheduled
+    leave_schedule(ns, id, record[22])
+    forget_schedule(ns, id)
+  end
   if is_held then redis.call('HSET', key, 'overran', token) end -- for another sweep, if this one is not carried out
   return row
 end

@@ -167,6 +167,9 @@ class FakeClient:
         self.submitted.append({"agent": agent, "input": input, **fields})
         return self.records[0].call, FakePendingCall(self.answer, self.waits)
 
+    def patience(self, call: ToolCall, timeout: float) -> float:
+        return timeout
+
     def call_off(self, pending: FakePendingCall) -> None: ...
 
     def send(self, agent: str, input: Any, **fields: Any) -> SendResult:
@@ -182,6 +185,11 @@ class FakeClient:
             if found.id == call_id:
                 return found
         raise CallNotFoundError(f"No call {call_id!r}.")
+
+    def run_now(self, call_id: str) -> None:
+        found = self.record(call_id)
+        queued = dataclasses.replace(found, status="queued", not_before=None)
+        self.records = [queued if one is found else one for one in self.records]
 
     def cancel(self, call_id: str) -> None:
         found = self.record(call_id)

@@ -1,11 +1,13 @@
 """goondan call."""
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from goondan_tasks.contract.errors import BrokerUnreachableError
-from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, result
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
@@ -145,3 +147,36 @@ def test_an_unreachable_broker_ends_with_five(client: FakeClient, monkeypatch: p
 
     assert refused.exit_code == 5
     assert "Redis at redis://h:1 cannot be reached" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("--delay", "10m"), {"delay": 600.0}),
+        (("--at", "2026-12-01T09:00+09:00"), {"not_before": datetime(2026, 12, 1, tzinfo=UTC)}),
+    ],
+)
+def test_time_of_a_call_goes_with_it(
+    client: FakeClient, given: tuple[str, ...], expected: dict[str, object]
+) -> None:
+    for command in (("call", "coder", "bash__exec"), ("send", "coder", "hi"), ("request", "coder", "hi")):
+        goondan(*command, *given)
+
+    assert [{name: one[name] for name in expected} for one in client.submitted] == [expected] * 3
+
+
+@pytest.mark.parametrize("given", [("--at", "tomorrow"), ("--delay", "1", "--at", "2026-12-01T09:00")])
+def test_wrong_time_of_a_call_is_a_usage_error(client: FakeClient, given: tuple[str, ...]) -> None:
+    done = goondan("call", "coder", "bash__exec", *given)
+
+    assert done.exit_code == 2
+    assert client.submitted == []
+
+
+def test_run_now_says_how_the_calls_stand(client: FakeClient) -> None:
+    client.records = [record("scheduled", not_before=NOW + 60_000)]
+
+    done = goondan("run-now", CALL_ID, "--json")
+
+    assert client.records[0].status == "queued"
+    assert json.loads(done.stdout)["status"] == "queued"

@@ -270,8 +270,8 @@ def test_an_argument_is_not_a_value() -> None:
     [
         (
             ("calls", "--status", "runing"),
-            "must be one of queued, waiting, running, lost, pending, done, dead, ok, error; 'runing' is not. "
-            "Did you mean running?",
+            "must be one of scheduled, queued, waiting, running, lost, pending, done, dead, ok, error; "
+            "'runing' is not. Did you mean running?",
         ),
         (("approvals", "x"), "must be one of list, approve, deny; 'x' is not."),
         (("calls", "--limit", "many"), "'--limit': must be a whole number, not 'many'."),

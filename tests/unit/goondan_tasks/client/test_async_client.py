@@ -25,6 +25,7 @@ NOT_ASYNC = {
     "give_up",
     "listen",
     "look",
+    "patience",
     "producer",
     "retrying",
     "threads",

@@ -81,6 +81,7 @@ def test_every_figure_has_a_gauge() -> None:
         'goondan_running{agent="coder"} 3.0',
         'goondan_waiting_for_limit{agent="coder"} 0.0',
         'goondan_pending{agent="coder"} 8.0',
+        'goondan_scheduled{agent="coder"} 0.0',
         'goondan_oldest_seconds{agent="coder"} 1.5',
         'goondan_workers{agent="coder"} 1.0',
         'goondan_dead_letters{agent="coder"} 4.0',

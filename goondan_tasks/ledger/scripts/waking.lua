@@ -1,0 +1,24 @@
+-- Queues scheduled calls. Shared by wake.lua, run_now.lua and sweep.lua; mailboxes.lua and scheduled.lua are put before
+-- this.
+
+-- Queue a scheduled call with its message, and give an event its place in its mailbox. The message comes before the
+-- status: a claim drops that of a scheduled call. Its place in `due` comes after it: if this is broken off before, the
+-- call is woken again, and after it a sweep writes the deadline.
+local function wake(ns, due, id, now)
+  local key = ns .. 'call:' .. id
+  local record = redis.call('HMGET', key, 'queue', 'message', 'deadline', 'box', 'attempt')
+  local queue, wake_up, box = record[1], record[1] .. '.bell', record[4]
+  if box and not redis.call('LPOS', ns .. 'mailbox:' .. box, id) then
+    local ttl = math.max(redis.call('TTL', key), 1)
+    if not put_in_mailbox(ns, box, id, now, ttl) then error('its mailbox is damaged') end
+  end
+  leave_schedule(ns, id, queue)
+  redis.call('LPUSH', queue, record[2])
+  if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
+  local queued = {'status', 'queued'}
+  -- a call that has run before keeps its place among those that wait for a limit
+  if number_in(record[5], 0) == 0 then queued[3], queued[4] = 'queuedAt', now end
+  redis.call('HSET', key, unpack(queued))
+  redis.call('ZADD', due, record[3], id)
+  forget_schedule(ns, id)
+end

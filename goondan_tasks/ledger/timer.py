@@ -1,0 +1,50 @@
+"""The timer in Redis: calls whose time is to come are records in ``due``, in nobody's memory."""
+
+from dataclasses import replace
+from importlib.resources import files
+
+from broker_config.confirmation import Confirmation
+from broker_config.scripts import Script, ScriptCall
+from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError
+from goondan_tasks.ledger.ledger import Ledger
+
+#: how often a worker looks for calls whose time has come
+WAKE_SECONDS = 0.5
+
+#: how many calls one script queues at their time, which takes a few ms
+WAKE_BATCH = 200
+
+
+class Timer:
+    """Queues the scheduled calls of one ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._keys, self._lease_ms = ledger.keys, round(ledger.settings.lease_seconds * 1000)
+        folder = files("goondan_tasks.ledger") / "scripts"
+        made_of = ("ttl", "numbers", "wrong_type", "mailboxes", "scheduled", "waking")
+        confirmed = Confirmation.of(ledger.settings, is_required=False)
+        self._wake = Script.read(folder, *made_of, "wake")
+        self._run_now = replace(Script.read(folder, *made_of, "run_now"), confirmation=confirmed)
+
+    def wake(self) -> ScriptCall[int]:
+        """Queue the calls whose time has come, ``WAKE_BATCH`` at most; the answer is how many."""
+        arguments = [self._keys.prefix, WAKE_BATCH, self._lease_ms]
+        return ScriptCall(self._wake, [self._keys.due], arguments)
+
+    def run_now(self, call_id: str) -> ScriptCall[None]:
+        """Queue a scheduled call at once; one whose time has come stays as it is.
+
+        Reading the answer raises CallNotFoundError (the call is unknown, expired or unreadable) or
+        CallClosedError (it has its final result, or is cancelled).
+        """
+
+        def parse(answer: bytes) -> None:
+            if answer == b"closed":
+                raise CallClosedError(f"Call {call_id} has its final result, or is cancelled.")
+            if answer == b"unknown":
+                raise CallNotFoundError(
+                    f"No call {call_id!r}: it is unknown, expired, damaged or of a newer version."
+                )
+
+        keys = [self._keys.call(call_id), self._keys.due]
+        return ScriptCall(self._run_now, keys, [self._keys.prefix, call_id], parse)

@@ -1,0 +1,47 @@
+"""Events that are scheduled for later: their places in the mailbox, and requests that wait for them."""
+
+from redis import Redis
+
+from broker_config.connections import redis_time
+from goondan_tasks.client import Client
+from goondan_tasks.contract.messages import epoch_milliseconds
+from goondan_tasks.testing import LocalStack
+from tests.integration.handoffs.notebook import Notebook
+from tests.waiting import wait_until
+
+PATIENCE = 60
+
+
+def test_scheduled_event_is_handled_after_those_that_came_before_its_time(
+    client: Client, notes: Notebook
+) -> None:
+    def note(text: str) -> dict[str, str]:
+        return {"do": "note", "log": str(notes.path), "note": text}
+
+    client.send("ann", note("later"), instance_key="in-order", delay=1.5)
+    client.send("ann", note("first"), instance_key="in-order")
+    client.send("ann", note("second"), instance_key="in-order")
+    wait_until(lambda: len(notes.lines()) == 3, PATIENCE)
+
+    assert [line["note"] for line in notes.lines()] == ["first", "second", "later"]
+
+
+def test_request_waits_for_its_time_and_then_for_its_timeout(guild: LocalStack, client: Client) -> None:
+    with Redis.from_url(guild.redis_url) as redis:
+        begin = redis_time(redis)
+    answer = client.request("ann", {"do": "give", "value": 42}, delay=2, timeout=30)
+
+    meta = client.pending(answer.id).result(0).meta
+    assert answer.response == 42
+    assert epoch_milliseconds(meta.started_at or "") >= begin + 2_000
+
+
+def test_scheduled_event_can_be_delivered_now(client: Client) -> None:
+    asked, pending = client.ask("ann", {"do": "give", "value": 1}, timeout=PATIENCE, delay=3_600)
+
+    status = pending.status()
+    pending.run_now()
+
+    assert status == "scheduled"
+    assert asked.not_before is not None
+    assert pending.result(PATIENCE).output == 1
