@@ -1,5 +1,6 @@
 """A machine that makes revisions of a bundle, and runs calls with them in this process."""
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,5 +93,13 @@ def revision_machine(folder: Path) -> Iterator[RevisionMachine]:
         event_loop.start()
         try:
             yield RevisionMachine(folder, Ledger(redis, settings), event_loop, children)
+            event_loop.submit(_others_end()).result(60)
         finally:
             event_loop.stop()
+
+
+async def _others_end() -> None:
+    """Wait for what closed revisions still do on the event loop, such as ending their hosts."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=30)
