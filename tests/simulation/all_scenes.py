@@ -11,6 +11,7 @@ from tests.simulation.opened_steps import STEPS
 from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
 from tests.simulation.restores import RESTORES
+from tests.simulation.revised_steps import REVISIONS
 from tests.simulation.scene_mutations import SCENE_MUTATIONS
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.schedules import SCHEDULES
@@ -31,6 +32,7 @@ SCENES = (
     BUSY_LIMITS,
     RESTORES,
     SCHEDULES,
+    REVISIONS,
 )
 
 #: by name: the scene in which it must be found, and the fault

@@ -167,6 +167,10 @@ class StepsWorld(SceneWorld):
         self.benches[worker.process] = Bench(program, registry, steps, CatalogGuard(registry, steps))
         return worker
 
+    def bench_of(self, worker: Worker, held: Held) -> Bench:
+        """Return what a worker has for a call that begins; raises GoondanError."""
+        return self.benches[worker.process]
+
     def _middleware(self, registry: Any) -> Callable[[StepContext], Any]:
         """Return a middleware that does what the Step's message says, and what else happens to happen."""
 
@@ -433,8 +437,9 @@ def begin(world: StepsWorld, pick: Random) -> bool:
 
 def _begun(world: StepsWorld, worker: Worker, held: Held, pick: Random) -> ToolCallResult | None:
     """Return the result of an opening or of a call that is refused; nothing if a handler runs."""
-    bench, run = world.benches[worker.process], held.claim.run
+    run = held.claim.run
     try:
+        bench = world.bench_of(worker, held)
         if run.call.tool_name == STEP_TOOL:
             tool = bench.registry.ready(AGENT, STEP_TOOL)
             return run.ok(tool.handler(run.call, run.call.args), 0.0)
@@ -456,6 +461,9 @@ def _unwatched(*_: Any, **_fields: Any) -> Callable[[], None]:
 
 def _admit(world: StepsWorld, bench: Bench, call: ToolCall, pick: Random) -> None:
     """Ask the guard, as the lead does or as the general path does; raises as it."""
+    if call.step_id is None:
+        bench.guard.admit(call, _unwatched)
+        return
     seen = [
         one for (turn, _), one in world.seen_steps.items() if turn == call.turn_id and one.id == call.step_id
     ]
@@ -497,7 +505,7 @@ def finish(world: StepsWorld, pick: Random) -> bool:
     worker.held.pop(held.claim.token, None)
     workers.store_result(world, held.claim, run.ok({"by": worker.name, "of": run.id}, 0.0), pick)
     stored = world.ledger.result(run.id)
-    if stored is not None and stored.output == {"by": worker.name, "of": run.id}:
+    if untold and stored is not None and stored.output == {"by": worker.name, "of": run.id}:
         world.dropped[run.call.turn_id].update(untold)
     world.tell(f"ended in {worker.name}", one)
     return True

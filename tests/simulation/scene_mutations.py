@@ -11,6 +11,7 @@ from tests.simulation.order_mutations import ORDERS
 from tests.simulation.outages import OUTAGES
 from tests.simulation.pauses import PAUSES
 from tests.simulation.restores import RESTORES
+from tests.simulation.revised_steps import REVISIONS
 from tests.simulation.scenes import Scene
 from tests.simulation.schedules import SCHEDULES
 from tests.simulation.scripts import Mutation
@@ -471,6 +472,40 @@ _SCHEDULES = [
     ),
 ]
 
+_REVISIONS = [
+    (
+        "a call that names another revision is claimed early",
+        "if ref ~= decoded.ref then return false end",
+        "",
+        "",
+    ),
+    (
+        "a call of a Step is claimed early because of its arguments",
+        "if is_of_step and not string.find(message, NAMED) then return false end",
+        "if is_of_step and not string.find(message, REF) then return false end",
+        "",
+    ),
+    (
+        "an early claim says no revision",
+        "answer[8], answer[9] = decoded.ref, id",
+        "answer[8], answer[9] = '', id",
+        "",
+    ),
+    (
+        "a Step that is not kept counts as the last one",
+        "if kept then return {kept, false} end",
+        "if kept then\n  if KEYS[4] then redis.call('SET', KEYS[4], ARGV[4], 'EX', ARGV[5]) end\n"
+        "  return {kept, false}\nend",
+        "",
+    ),
+    (
+        "a call of a Step gets the active revision",
+        "ref = self._ref_of_step(call) or self._active.ref",
+        "ref = self._active.ref",
+        "workers.revisions.revisions:Revisions.fixed",
+    ),
+]
+
 SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
     name: (scene, Mutation(name, old, new, where))
     for scene, table in (
@@ -485,6 +520,7 @@ SCENE_MUTATIONS: dict[str, tuple[Scene, Mutation]] = {
         (BUSY_LIMITS, _BUSY_LIMITS),
         (FOREIGN_FIELDS, _FOREIGN_FIELDS),
         (RESTORES, _RESTORES),
+        (REVISIONS, _REVISIONS),
         (SCHEDULES, _SCHEDULES),
     )
     for name, old, new, where in table

@@ -52,6 +52,7 @@ QUICK = [
     "a reservation of several stops at a record that cannot be read",
     "a sweep stops at a record that cannot be read",
     "start marks a call that Redis has lost",
+    "a call that names another revision is claimed early",
     "a slot is not compared",
     "a newer bundle loses the next slot",
 ]

@@ -45,9 +45,7 @@ def reserve_from(
     world: World, worker: Worker, queues: Sequence[str], counts: tuple[int, int], pick: Random
 ) -> bool:
     """Reserve so many messages, and so many more, from some queues; return whether there were any."""
-    for tag, record in worker.acknowledged:
-        world.in_flight.acknowledging(tag, record).run(world.redis)
-    worker.acknowledged.clear()
+    _acknowledge(world, worker)
     reservation = worker.reservations.make(queues, *counts)
     due = world.due()
     _, taken, *after = reservation.script_call.run(world.redis)
@@ -65,6 +63,12 @@ def reserve_from(
     return bool(taken)
 
 
+def _acknowledge(world: World, worker: Worker) -> None:
+    for tag, record in worker.acknowledged:
+        world.in_flight.acknowledging(tag, record).run(world.redis)
+    worker.acknowledged.clear()
+
+
 def claim(world: World, pick: Random) -> bool:
     """Claim the call of a message that was not claimed when it was reserved."""
     worker = world.awake(pick, lambda one: one.messages)
@@ -75,10 +79,9 @@ def claim(world: World, pick: Random) -> bool:
         worker.acknowledged.append((tag, ""))  # the script that was to accept the event was broken off
         return True
     one = world.call_of(message)
-    request = ClaimRequest(
-        one.id, one.call, worker.name, one.terms, worker.new_token(), was_stored=one.is_stored,
-        must_match=not one.is_stored,
-    )  # fmt: skip
+    request = world.request(worker, one, tag)
+    if request is None:
+        return True
     due = world.due()
     try:
         claim = _claim(world, worker, request, one, pick)
@@ -87,6 +90,8 @@ def claim(world: World, pick: Random) -> bool:
         world.tell(f"was admitted in {worker.name}, which died", one)
         return True
     worker.acknowledged.append((tag, world.ledger.keys.call(one.id) if claim.verdict.is_recorded else ""))
+    if world.is_healing:
+        _acknowledge(world, worker)
     _take(world, worker, claim, due)
     return True
 

@@ -21,7 +21,7 @@ from goondan_tasks.authoring.handoff import outside_call
 from goondan_tasks.contract.calls import identity_of, new_call, queue_element
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import ToolCall, epoch_milliseconds, iso_time
-from goondan_tasks.ledger.claim_request import ClaimTerms
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -383,6 +383,13 @@ class World:
     def queues_of(self, _: Worker) -> Sequence[str]:
         """Return the queues that a worker reads."""
         return QUEUES
+
+    def request(self, worker: Worker, one: KnownCall, tag: str) -> ClaimRequest | None:
+        """Return with what a worker claims a call; nothing if it has dealt with the message otherwise."""
+        return ClaimRequest(
+            one.id, one.call, worker.name, one.terms, worker.new_token(), was_stored=one.is_stored,
+            must_match=not one.is_stored,
+        )  # fmt: skip
 
     def check_claimed(self, worker: Worker, one: KnownCall) -> None:
         """Raise BrokenPromiseError if a worker may not have this claim."""
