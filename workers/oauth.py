@@ -13,7 +13,7 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.contract.errors import OAuthStoreError, extra
 from goondan_tasks.contract.messages import JsonObject, ToolCall
-from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.wording import member
 from goondan_tasks.machine.process import close_to_other_processes
 from goondan_tasks.oauth.apps import apps_of
 from goondan_tasks.oauth.manager import (

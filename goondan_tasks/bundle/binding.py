@@ -28,8 +28,8 @@ from goondan_tasks.bundle.resources import (
 from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog, ToolSource
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.names import build_tool_name
-from goondan_tasks.contract.schema import SchemaError, compile_schema, member
-from goondan_tasks.contract.wording import FieldPath, hint
+from goondan_tasks.contract.schema import SchemaError, compile_schema
+from goondan_tasks.contract.wording import FieldPath, hint, member
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle.bundle import Bundle

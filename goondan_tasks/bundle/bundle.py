@@ -73,8 +73,7 @@ from goondan_tasks.bundle.resources import (
 from goondan_tasks.bundle.schedules import tool_findings
 from goondan_tasks.contract.errors import AgentNotFoundError, ConfigError
 from goondan_tasks.contract.names import SYSTEM_TOOL, folder_workspace
-from goondan_tasks.contract.schema import member
-from goondan_tasks.contract.wording import FieldPath, hint
+from goondan_tasks.contract.wording import FieldPath, hint, member
 from goondan_tasks.machine import sandbox
 from goondan_tasks.machine.javascript import is_javascript
 

@@ -33,9 +33,8 @@ from goondan_tasks.contract.errors import ConfigError
 from goondan_tasks.contract.messages import LONGEST_RUN_SECONDS, JsonObject
 from goondan_tasks.contract.names import SEPARATOR, is_name_part
 from goondan_tasks.contract.redaction import KNOWN_SECRETS, is_named_as_secret
-from goondan_tasks.contract.schema import member
 from goondan_tasks.contract.timing import TimingError
-from goondan_tasks.contract.wording import hint, shown
+from goondan_tasks.contract.wording import hint, member, shown
 
 _REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: …}.'
 #: the length of a period, by the unit of a :data:`Rate`

@@ -19,8 +19,7 @@ from goondan_tasks.contract import errors
 from goondan_tasks.contract.errors import ConfigError
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.redaction import is_named_as_secret
-from goondan_tasks.contract.schema import member
-from goondan_tasks.contract.wording import FieldPath, counted, hint, shown
+from goondan_tasks.contract.wording import FieldPath, counted, hint, member, shown
 
 Level = Literal["error", "warning"]
 

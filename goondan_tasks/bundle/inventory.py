@@ -30,8 +30,7 @@ from goondan_tasks.bundle.v1_resources import V1_RESOURCE_MODELS
 from goondan_tasks.bundle.yaml import Document, TextFault, parse_documents, parse_fault
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.names import is_agent_name
-from goondan_tasks.contract.schema import member
-from goondan_tasks.contract.wording import FieldPath, hint, shown, written
+from goondan_tasks.contract.wording import FieldPath, hint, member, shown, written
 from goondan_tasks.machine.trees import walk
 
 MAX_BYTES = 1_048_576

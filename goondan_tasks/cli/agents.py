@@ -42,9 +42,8 @@ from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError, I
 from goondan_tasks.contract.messages import Message, epoch_milliseconds
 from goondan_tasks.contract.model_messages import told_text
 from goondan_tasks.contract.names import OUTSIDE
-from goondan_tasks.contract.schema import member
 from goondan_tasks.contract.table_rows import read_row
-from goondan_tasks.contract.wording import counted, on_one_line, printable
+from goondan_tasks.contract.wording import counted, member, on_one_line, printable
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 

@@ -27,7 +27,7 @@ from jsonschema_rs import (
 )
 
 from goondan_tasks.contract.messages import JsonObject
-from goondan_tasks.contract.wording import FieldPath, closest, shown, written
+from goondan_tasks.contract.wording import FieldPath, closest, member, shown, written
 
 #: the depth of arguments, and of a schema with its references followed: the checker recurses on the C stack
 MAX_DEPTH = 128
@@ -566,15 +566,6 @@ def _unlinked(link: Any) -> FieldPath:
         link, key = link
         steps.append(key)
     return tuple(reversed(steps))
-
-
-def member(node: Any, step: str) -> Any:
-    """Return the value of a key or an index in ``node``, or ``None``."""
-    if isinstance(node, dict):
-        return node.get(step)
-    if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
-        return node[int(step)]
-    return None
 
 
 def pointed(schema: JsonObject, pointer: str) -> Any:

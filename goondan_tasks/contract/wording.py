@@ -136,3 +136,12 @@ def shown_field(value: Any) -> str:
     if type(value) is str and _is_word(value):
         return value
     return repr(value)
+
+
+def member(node: Any, step: str) -> Any:
+    """Return the value of a key or an index in ``node``, or ``None``."""
+    if isinstance(node, dict):
+        return node.get(step)
+    if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+        return node[int(step)]
+    return None

@@ -17,8 +17,8 @@ from broker_config.connections import redis_time
 from broker_config.keys import Keys
 from broker_config.process_identity import this_process
 from goondan_tasks.contract.messages import JsonObject, Versioned, WireModel
-from goondan_tasks.contract.schema import member
 from goondan_tasks.contract.table_rows import naming, read_row
+from goondan_tasks.contract.wording import member
 
 if TYPE_CHECKING:
     from goondan_tasks.bundle import Bundle

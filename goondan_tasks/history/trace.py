@@ -18,7 +18,7 @@ from goondan_tasks.contract.messages import (
 from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.contract.output import Progress
 from goondan_tasks.contract.redaction import hidden_by_place, hidden_in_log
-from goondan_tasks.contract.schema import member
+from goondan_tasks.contract.wording import member
 from goondan_tasks.history.attempts import Attempt, attempts_of, end_of_run, time_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import with_losses

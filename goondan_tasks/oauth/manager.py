@@ -25,8 +25,7 @@ from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.resources import scopes_beyond
 from goondan_tasks.contract.errors import OAuthStoreError
 from goondan_tasks.contract.messages import Clock, JsonObject, WireModel, iso_time, wall_clock
-from goondan_tasks.contract.schema import member
-from goondan_tasks.contract.wording import hint, shown
+from goondan_tasks.contract.wording import hint, member, shown
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore, KeyFile
