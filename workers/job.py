@@ -140,6 +140,7 @@ class Job:
         "early",
         "end_detached",
         "ended_at",
+        "error",
         "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
         "fresh_until",
         "handler_at",
@@ -170,6 +171,7 @@ class Job:
     #: the result as JSON, and the result itself unless :func:`result_of` has written it
     wire: bytes
     result: ToolCallResult | None
+    error: ToolCallError | None
     #: whether it has a result: its own, or one that was stored while its handler still runs
     has_result: bool
     #: whether monitors have been told that it began; else they are with its end
@@ -244,7 +246,7 @@ class Job:
         #: empty if there is no record
         self._text: bytes = text or b""
         self._retried, self.approved_by = retried, approved_by
-        self.wire, self.result, self.has_result, self.is_told = b"", None, False, False
+        self.wire, self.result, self.error, self.has_result, self.is_told = b"", None, None, False, False
         self._original = self._claim = self._lines = self._limit_handler = self._call_off = None
 
     @classmethod
@@ -433,12 +435,12 @@ class Job:
             self.wire = result
             return
         self.ended_at, self.duration_ms = iso_time(self.clock()), result.meta.duration_ms or 0.0
-        self.result, self.wire, self.output = result, result.to_json(), result.output
-
-    @property
-    def error(self) -> ToolCallError | None:
-        """The error of a call that has failed."""
-        return None if self.result is None else self.result.error
+        self.wire, self.result, self.error, self.output = (
+            result.to_json(),
+            result,
+            result.error,
+            result.output,
+        )
 
     @property
     def row(self) -> tuple[Any, ...]:
