@@ -322,14 +322,20 @@ _SHARED_KEYS = [
     ),
     (
         "leases of days stay so",
-        "for _, ids in ipairs({running, expired}) do",
-        "for _, ids in ipairs({expired}) do",
+        "for _, ids in ipairs({running, expired, begun}) do",
+        "for _, ids in ipairs({expired, begun}) do",
         "",
     ),
     (
         "calls are pending for days",
+        "for _, ids in ipairs({running, expired, begun}) do",
+        "for _, ids in ipairs({running, begun}) do",
+        "",
+    ),
+    (
+        "scheduled calls wait for days",
+        "for _, ids in ipairs({running, expired, begun}) do",
         "for _, ids in ipairs({running, expired}) do",
-        "for _, ids in ipairs({running}) do",
         "",
     ),
     (

@@ -75,7 +75,7 @@ def answer_without_deadlines(world: World, pick: Random) -> bool:
 def be_due_in_days(world: World, pick: Random) -> bool:
     """Let another program write that open calls are due in days, and messages reserved in days."""
     due, days = world.ledger.keys.due, 86_400 * 5
-    kept = (b"running", b"pending")
+    kept = (b"running", b"pending", b"scheduled")
     calls = [one.id for one in world.calls.values() if one.result is None and world.status(one) in kept]
     if not (calls and world.is_followed):  # the lists by which sweeps find them are sound
         return False
