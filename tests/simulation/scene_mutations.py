@@ -396,7 +396,7 @@ _BUSY_LIMITS = [
 _FOREIGN_FIELDS = [
     (
         "deadlines are made again of any number",
-        "is_sound and deadline or otherwise",
+        "is_sound and moment or otherwise",
         "tonumber(record[2]) or otherwise",
         "",
     ),
