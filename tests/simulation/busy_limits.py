@@ -8,16 +8,27 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from goondan_tasks.contract.events import is_event
 from goondan_tasks.ledger.ledger import sweep_seconds
 from goondan_tasks.ledger.limiter import LimitScripts
 from tests.simulation.faults import overwrite
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE, Deed
-from tests.simulation.workers import begin, claim, finish_many, mark, reserve_from
+from tests.simulation.sweeps import sweep
+from tests.simulation.workers import (
+    begin,
+    claim,
+    finish_many,
+    go_on_after_pause,
+    mark,
+    reserve_from,
+    retry_run,
+)
 from tests.simulation.world import QUEUES, Worker, World
 
 _DAYS_MS = 500_000_000
-_RUN: Sequence[Deed] = (claim, mark, begin) * 2
+#: what a worker does with messages that it has
+RUN: Sequence[Deed] = (claim, mark, begin) * 2
 
 
 def ask_late(world: World, pick: Random) -> bool:
@@ -28,26 +39,26 @@ def ask_late(world: World, pick: Random) -> bool:
         return False
     first = pick.choice(askers)
     second = pick.choice([one for one in world.workers if one is not first])
-    if not _submit(world, pick, "gate__solo"):
+    if not submit_one(world, pick, "gate__solo"):
         return False
     reserve_from(world, first, QUEUES[:1], (5, 0), pick)
-    if _submit(world, pick, "gate__solo"):
+    if submit_one(world, pick, "gate__solo"):
         reserve_from(world, second, QUEUES[:1], (5, 0), pick)
-        _act(world, pick, second, _RUN)
-    _act(world, pick, first, _RUN)
+        act(world, pick, second, RUN)
+    act(world, pick, first, RUN)
     return True
 
 
 def ask_after_end(world: World, pick: Random) -> bool:
     """Let a call ask for its key when another one with the same key has just ended, among others."""
     worker = world.awake(pick)
-    if worker is None or not _submit(world, pick, "once__plain"):
+    if worker is None or not submit_one(world, pick, "once__plain"):
         return False
     reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
-    _act(world, pick, worker, (*_RUN, finish_many))
-    if _submit(world, pick, "once__plain"):
+    act(world, pick, worker, (*RUN, finish_many))
+    if submit_one(world, pick, "once__plain"):
         reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
-        _act(world, pick, worker, _RUN)
+        act(world, pick, worker, RUN)
     return True
 
 
@@ -57,7 +68,7 @@ def ask_behind_damaged(world: World, pick: Random) -> bool:
     if worker is None or any(one.is_frozen for one in world.workers):
         return False
     for number in range(2):
-        if not _submit(world, pick, "gate__solo"):
+        if not submit_one(world, pick, "gate__solo"):
             return number > 0
         reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
     holders = [world.calls[call_id] for call_id in _holders(world) if call_id in world.calls]
@@ -72,8 +83,59 @@ def ask_behind_damaged(world: World, pick: Random) -> bool:
     world.count_starts()
     world.now += sweep_seconds(world.settings)
     world.show_time()
-    if _submit(world, pick, "gate__solo"):
+    if submit_one(world, pick, "gate__solo"):
         reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+    return True
+
+
+def die_uncounted(world: World, pick: Random) -> bool:
+    """Let a worker die before it has counted the start of a call with a rate; the call runs again."""
+    worker = world.awake(pick)
+    if (
+        worker is None
+        or any(one.is_frozen for one in world.workers)
+        or not submit_one(world, pick, "pace__slow")
+    ):
+        return False
+    for actor in (worker, pick.choice([one for one in world.workers if one is not worker])):
+        reserve_from(world, actor, QUEUES[:1], (5, 0), pick)
+        act(world, pick, actor, RUN)
+        if actor in world.workers:
+            world.end(actor)
+        world.ledger.end_leases(actor.process).run(world.redis)
+        world.left.put_back_of(actor.process)
+        sweep(world, pick)
+        while world.swept:
+            world.reaper.settle(world.swept.pop())
+    return True
+
+
+def wait_after_run(world: World, pick: Random) -> bool:
+    """Let a call that has run wait for a permit before its next run, and an earlier one for its key."""
+    asker = next((one for one in world.workers if int(one.process.removeprefix("process")) % 2), None)
+    if asker is None or any(one.is_frozen for one in world.workers):
+        return False
+    other = pick.choice([one for one in world.workers if one is not asker])
+    if not submit_one(world, pick, "gate__safe"):
+        return False
+    reserve_from(world, asker, QUEUES[:1], (5, 0), pick)
+    if not submit_one(world, pick, "gate__safe"):
+        return False
+    reserve_from(world, other, QUEUES[:1], (5, 0), pick)
+    act(world, pick, other, RUN)
+    for held in other.held_if(lambda held: held.has_begun and not is_event(held.claim.run.call)):
+        if world.calls[held.claim.run.id].terms.idempotent:
+            retry_run(world, other, held, pick)
+    for _ in range(2):
+        if submit_one(world, pick, "gate__plain"):
+            reserve_from(world, other, QUEUES[:1], (5, 0), pick)
+            act(world, pick, other, RUN)
+    world.count_starts()
+    world.now += 6
+    world.show_time()
+    act(world, pick, other, (go_on_after_pause, go_on_after_pause))
+    reserve_from(world, asker, QUEUES[:1], (5, 0), pick)
+    act(world, pick, asker, (claim,) * 4)
     return True
 
 
@@ -104,7 +166,8 @@ def _holders(world: World) -> list[str]:
     return [one.decode() for one in holders]
 
 
-def _submit(world: World, pick: Random, tool: str) -> bool:
+def submit_one(world: World, pick: Random, tool: str) -> bool:
+    """Submit a call of a tool; return whether there was room for one."""
     one = world.new_call(pick, tools=(tool,))
     if one is None:
         return False
@@ -113,7 +176,7 @@ def _submit(world: World, pick: Random, tool: str) -> bool:
     return True
 
 
-def _act(world: World, pick: Random, actor: Worker, deeds: Sequence[Deed]) -> None:
+def act(world: World, pick: Random, actor: Worker, deeds: Sequence[Deed]) -> None:
     """Let one worker do something while the others are frozen."""
     others = [one for one in world.workers if one is not actor and not one.is_frozen]
     for one in others:
@@ -128,6 +191,8 @@ _SITUATIONS = (
     (ask_late, 1),
     (ask_after_end, 1),
     (ask_behind_damaged, 1),
+    (die_uncounted, 1),
+    (wait_after_run, 1),
     (plan_look_too_late, 0),
     (start_in_days, 0),
 )

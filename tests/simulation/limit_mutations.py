@@ -203,11 +203,6 @@ LIMIT_MUTATIONS = [
         "if false then",
     ),
     Mutation(
-        "rate forgets the starts of the dead",
-        "if not record[2] and record[10] then",
-        "if false then",
-    ),
-    Mutation(
         "worker looks after no wait queues",
         "self.writer.send(self._limit_scripts.look(), self.follow)",
         "pass",

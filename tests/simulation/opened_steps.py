@@ -49,7 +49,8 @@ from workers.tools.dynamic_tools import DynamicTools, dynamic_tool, turn_of
 from workers.turns.catalog_guard import CatalogGuard
 from workers.turns.steps import Steps, StepTerms, step_tool
 
-TURNS, INSTANCE = ("t0", "t1"), "i1"
+#: names by which both Turns have calls that drop tools (``reply_of``)
+TURNS, INSTANCE = ("t0", "t174"), "i1"
 MOST_STEPS = 3
 #: how many rounds a quiet swarm may need for all Steps
 _ROUNDS = 120
@@ -253,7 +254,7 @@ def reply_of(turn: str, index: int, part: int) -> list[JsonObject]:
     ]
     calls = []
     for number in range(plan.choice([1, 2, 3])):
-        args = {"drop": f"extra__{plan.randrange(index)}"} if index and plan.random() < 0.5 else {}
+        args = {"drop": f"extra__{plan.randrange(index)}"} if index and plan.random() < 0.8 else {}
         function = {"name": plan.choice(names), "arguments": serializer.encode(args).decode()}
         calls.append({"id": f"call_{index}{part}{number}", "type": "function", "function": function})
     return calls
@@ -297,20 +298,27 @@ def _driver(world: StepsWorld, pick: Random, wanted: Callable[[Driver], object])
 def ask(world: StepsWorld, pick: Random) -> bool:
     """Ask for the next Step of a Turn."""
     driver = _driver(world, pick, lambda one: one.pending is None and len(one.steps) < MOST_STEPS)
-    if driver is None:
-        return False
+    if driver is not None:
+        _ask(world, pick, driver)
+    return driver is not None
+
+
+def _ask(world: StepsWorld, pick: Random, driver: Driver) -> None:
     turn, index = driver.turn.id, len(driver.steps)
     world.dropped_before.setdefault((turn, index), frozenset(world.dropped[turn]))
     world.note(f"{turn} asks for Step {index}")
     with _driving(world, pick, driver):
         driver.pending = driver.turn.ask(message_of(turn, index), None)
-    return True
 
 
 def take(world: StepsWorld, pick: Random) -> bool:
     """Let the producer take a Step that has been opened."""
     driver = _driver(world, pick, lambda one: one.pending is not None)
-    if driver is None or driver.pending is None:
+    return driver is not None and _take(world, pick, driver)
+
+
+def _take(world: StepsWorld, pick: Random, driver: Driver) -> bool:
+    if driver.pending is None:
         return False
     result = world.ledger.result(driver.pending.id)
     if result is None:
@@ -511,6 +519,25 @@ def finish(world: StepsWorld, pick: Random) -> bool:
     return True
 
 
+def change_workers(world: StepsWorld, pick: Random) -> bool:
+    """Let one worker open a Step and run its calls, and another one open the next Step of the Turn."""
+    driver = _driver(world, pick, lambda one: one.pending is None and len(one.steps) == 1)
+    if driver is None or any(one.is_frozen for one in world.workers):
+        return False
+    for actor in pick.sample(world.workers, 2):
+        for one in world.workers:
+            one.is_frozen = one is not actor
+        if driver is world.drivers[driver.turn.id]:  # else its producer has died
+            _ask(world, pick, driver)
+            _work(world)
+            if _take(world, pick, driver) and driver.steps and driver is world.drivers[driver.turn.id]:
+                _submit(world, pick, driver, driver.steps[-1], pick.choice([0, 1]))
+                _work(world)
+    for one in world.workers:
+        one.is_frozen = False
+    return True
+
+
 def outsleep(world: StepsWorld, pick: Random) -> bool:
     """Stop a worker until its leases are over; it goes on with what it knew."""
     worker = world.awake(pick, lambda one: one.held)
@@ -627,6 +654,7 @@ STEPS = Scene(
         (faults.thaw, 2),
         (faults.kill, 0),
         (outsleep, 0),
+        (change_workers, 1),
         (faults.tick, 1),
         (sweeps.put_back, 0),
         (sweeps.sweep, 1),

@@ -13,13 +13,14 @@ from redis.exceptions import RedisError
 
 from goondan_tasks.contract.events import is_event
 from tests.simulation import producers, sweeps, workers
+from tests.simulation.busy_limits import RUN, act, submit_one
 from tests.simulation.invariants import check
 from tests.simulation.rare import completable, complete_pending
 from tests.simulation.refusals import Refusal, refusing
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE
-from tests.simulation.workers import suspend_run
-from tests.simulation.world import BrokenPromiseError, Held, Worker, World
+from tests.simulation.workers import reserve_from, suspend_run
+from tests.simulation.world import QUEUES, BrokenPromiseError, Held, Worker, World
 
 Deed = Callable[[World, Random], bool]
 #: what a server says that takes no writes for now
@@ -109,6 +110,24 @@ def break_off_answer(world: World, pick: Random) -> bool:
     return take(world, pick, _settle_last, refusal)
 
 
+def break_off_turn(world: World, pick: Random) -> bool:
+    """Let a call wait until a rate admits it, and the script stop that finds that."""
+    worker = world.awake(pick)
+    if worker is None or any(one.is_frozen for one in world.workers):
+        return False
+    for _ in range(2):
+        if not submit_one(world, pick, "pace__slow"):
+            return False
+        reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+        act(world, pick, worker, RUN)
+    act(world, pick, worker, (workers.finish_many,))
+    world.count_starts()
+    world.now += 61
+    world.show_time()
+    refusal = Refusal(_FAULT, pick.randrange(3, 12), lasts=False, is_sent_again=False, before=0)
+    return take(world, pick, workers.look, refusal)
+
+
 def break_off_hold(world: World, pick: Random) -> bool:
     """Hold a call for an approval by a script that stops."""
     refusal = Refusal(_FAULT, pick.choice(_PLACES), lasts=False, is_sent_again=False, before=0)
@@ -163,7 +182,7 @@ def check_outages(world: World) -> None:
 
 OUTAGES = Scene(
     "outages",
-    table=(*TABLE, (refuse_writes, 5), (break_off_answer, 0), (break_off_hold, 0)),
+    table=(*TABLE, (refuse_writes, 5), (break_off_answer, 0), (break_off_hold, 0), (break_off_turn, 0)),
     check=check_outages,
     grave=SWARM.grave,
 )

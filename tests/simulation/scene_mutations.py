@@ -199,12 +199,6 @@ _PAUSES = [
         "",
     ),
     (
-        "a call that has run gives its key away",
-        "if not has_run and redis.call('HGET', states .. held.name, 'owner') == id then",
-        "if redis.call('HGET', states .. held.name, 'owner') == id then",
-        "",
-    ),
-    (
         "a worker reads the queues of a paused agent",
         "(*standing_by, *paused)",
         "standing_by",
@@ -354,6 +348,13 @@ _SHARED_KEYS = [
 ]
 
 _BUSY_LIMITS = [
+    (
+        "a call that has run gives its key away",
+        "if not has_run and redis.call('HGET', states .. held.name, 'owner') == id then",
+        "if redis.call('HGET', states .. held.name, 'owner') == id then",
+        "",
+    ),
+    ("rate forgets the starts of the dead", "if not record[2] and record[10] then", "if false then", ""),
     (
         "limits take over a permit in use",
         "if not last[1] or tonumber(last[2]) >= 0 then return false end",

@@ -180,7 +180,7 @@ def finish(world: World, pick: Random) -> bool:
     held = pick.choice(running(worker))
     one, claim = world.calls[held.claim.run.id], held.claim
     if one.terms.idempotent and not one.is_event and pick.random() < 0.2:
-        return _retry(world, worker, held, pick)
+        return retry_run(world, worker, held, pick)
     del worker.held[claim.token]
     result = ok_result(worker, claim, pick) if pick.random() < 0.7 else _error(world, claim)
     store_result(world, claim, result, pick)
@@ -457,7 +457,8 @@ def store_result(world: World, claim: Claim, result: ToolCallResult, pick: Rando
         world.reaper.fail(claim, ToolCancelledError())
 
 
-def _retry(world: World, worker: Worker, held: Held, pick: Random) -> bool:
+def retry_run(world: World, worker: Worker, held: Held, pick: Random) -> bool:
+    """Let a run fail that is to be repeated after a pause, if there is time for another one."""
     claim, pause = held.claim, pick.choice([100, 5_000])
     held.has_begun = held.is_marked = held.is_counted = False
     if world.ledger.retry(claim, pause_ms=pause, begun_at=0.0, code="E_TOOL").run(world.redis):
