@@ -8,7 +8,8 @@ local function wake(ns, due, id, now)
   local key = ns .. 'call:' .. id
   local record = redis.call('HMGET', key, 'queue', 'message', 'deadline', 'box', 'attempt')
   local queue, wake_up, box = record[1], record[1] .. '.bell', record[4]
-  if box and not redis.call('LPOS', ns .. 'mailbox:' .. box, id) then
+  if box then
+    redis.call('LREM', ns .. 'mailbox:' .. box, 0, id) -- if this was broken off before, it has a place
     local ttl = math.max(redis.call('TTL', key), 1)
     if not put_in_mailbox(ns, box, id, now, ttl) then error('its mailbox is damaged') end
   end
