@@ -42,7 +42,8 @@ def test_call_with_all_fields_is_written_as_its_model_says() -> None:
     names = ("parent_id", "root_id", "parent_span_id", "replay_of", "bundle_ref")
     texts = {name: f"{name} é" for name in names}
     steps = {"step_id": "s1", "model_call_id": "c1", "idempotency_key": "k"}
-    limits = {"deadline": "2026-02-01T10:00:00.000Z", "timeout_seconds": 2.5, "waiting": 1}
+    moments = dict.fromkeys(("not_before", "deadline"), "2026-02-01T10:00:00.000Z")
+    limits = {**moments, "timeout_seconds": 2.5, "waiting": 1}
     contexts = {"auth": {"a": None}, "origin": {"b": [1]}, "call_chain": ("a@b",), "message": message}
     call = new_call("coder", "bash__exec", {"a": 1}, {**texts, **steps, **limits, **contexts})
 
