@@ -270,8 +270,8 @@ class CallRecord:
             case "scheduled":
                 return f"scheduled, in {self._left(self.not_before, now)}"
             case "pending":
-                left = self._left(self.expires_at, now)
-                return f"waiting for {self._awaited} for {since(self.suspended_at)}, expires in {left}"
+                left = "" if self.expires_at is None else f", expires in {self._left(self.expires_at, now)}"
+                return f"waiting for {self._awaited} for {since(self.suspended_at)}{left}"
             case "running" | "lost":
                 return self._run_text(since, attempt)
         return f"{self._ending} {since(self.finished_at)} ago{attempt}"

@@ -159,6 +159,7 @@ def test_detached_call_is_listed_and_counted_until_it_runs(stack: LocalStack, en
         "running": 0,
         "waitingForLimit": 0,
         "pending": 0,
+        "scheduled": 0,
         "workers": 0,
         "events": 0,
         "deadLetters": 0,

@@ -211,7 +211,7 @@ def test_a_connection_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch
 def test_the_slots_of_schedules_are_counted_by_what_became_of_them() -> None:
     one = Schedule(name="nightly", owner="w", every="1h", agent="coder")
     state = ScheduleState(schedule=one, fired=7, skipped=2, missed=1, paused=SchedulePause())
-    shown = [line for line in lines(busy, read_schedules=lambda: [state]) if "schedule" in line]
+    shown = [line for line in lines(busy, read_schedules=lambda: [state]) if "schedule_" in line]
 
     assert shown == [
         'goondan_schedule_slots_total{result="fired",schedule="w/nightly"} 7.0',
