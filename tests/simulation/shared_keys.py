@@ -23,7 +23,7 @@ from tests.simulation.rare import completable, complete_pending
 from tests.simulation.refusals import Failure
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE
-from tests.simulation.world import AGENT, QUEUES, THINKER, World
+from tests.simulation.world import AGENT, QUEUES, THINKER, KnownCall, World
 
 _LISTS = ("calls:", "running:", "pending:", "approvals:", "mailboxes:")
 
@@ -74,9 +74,8 @@ def answer_without_deadlines(world: World, pick: Random) -> bool:
 
 def be_due_in_days(world: World, pick: Random) -> bool:
     """Let another program write that open calls are due in days, and messages reserved in days."""
-    due, days = world.ledger.keys.due, 86_400 * 5
-    kept = (b"running", b"pending", b"scheduled")
-    calls = [one.id for one in world.calls.values() if one.result is None and world.status(one) in kept]
+    due, days = world.ledger.keys.due, 86_400 * 30
+    calls = [one.id for one in world.calls.values() if one.result is None and _is_listed(world, one)]
     if not (calls and world.is_followed):  # the lists by which sweeps find them are sound
         return False
     world.stop_following()
@@ -89,6 +88,13 @@ def be_due_in_days(world: World, pick: Random) -> bool:
     if pick.random() < 0.5:
         world.end(pick.choice(world.workers))
     return True
+
+
+def _is_listed(world: World, one: KnownCall) -> bool:
+    """Whether sweeps find a call without ``due``; they do not find one that another sweep has in hand."""
+    keys, agent = world.ledger.keys, one.call.agent_name
+    lists = (keys.running(agent), keys.pending(agent), keys.scheduled(agent))
+    return any(world.redis.zscore(name, one.id) is not None for name in lists)
 
 
 def _mend(world: World, key: str) -> None:
