@@ -10,7 +10,7 @@ from goondan_tasks.testing import LocalStack
 from tests.faults.handler_log import HandlerLog
 from tests.faults.sizes import LEASE_SECONDS
 
-PROVING_GROUND = Path(__file__).parent.parent / "bundles" / "proving-ground"
+LOAD_BUNDLE = Path(__file__).parent.parent / "bundles" / "load"
 ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_GRACE_SECONDS": "60"}
 pytest.register_assert_rewrite("tests.faults.survival")
 SEEN = pytest.StashKey[dict[str, list[str]]]()
@@ -22,7 +22,7 @@ Say = Callable[[Iterable[str]], None]
 @pytest.fixture
 def stack() -> Iterator[LocalStack]:
     """A Redis of its own, without workers, with short leases."""
-    with LocalStack(PROVING_GROUND, workers=0, environment=ENVIRONMENT) as stack:
+    with LocalStack(LOAD_BUNDLE, workers=0, environment=ENVIRONMENT) as stack:
         yield stack
 
 

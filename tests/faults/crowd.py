@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NumberedCall:
-    """A call of ``tests/bundles/proving-ground``; its number is its ``toolCallId``."""
+    """A call of ``tests/bundles/load``; its number is its ``toolCallId``."""
 
     number: int
     tool: str

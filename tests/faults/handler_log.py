@@ -1,4 +1,4 @@
-"""What handlers did: the lines that ``tests/bundles/proving-ground`` leaves outside Redis."""
+"""What handlers did: the lines that ``tests/bundles/load`` leaves outside Redis."""
 
 from collections import defaultdict
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
 from tests.faults import redis_faults
-from tests.faults.conftest import PROVING_GROUND, Say
+from tests.faults.conftest import LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT
 from tests.faults.handler_log import HandlerLog
 from tests.faults.redis_faults import Fault
@@ -68,14 +68,14 @@ def outages(short: Sequence[Fault]) -> list["pytest.ParameterSet"]:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[LocalStack]:
     # no worker dies here; a claim whose answer was lost with its connection moves on after a lease
-    with LocalStack(PROVING_GROUND, environment={"GOONDAN_LEASE_SECONDS": "10"}) as stack:
+    with LocalStack(LOAD_BUNDLE, environment={"GOONDAN_LEASE_SECONDS": "10"}) as stack:
         yield stack
 
 
 @contextmanager
 def new_client(stack: LocalStack, connect_timeout: float) -> Iterator[Client]:
     settings = stack.client.settings.model_copy(update={"connect_timeout_seconds": connect_timeout})
-    with Client(settings, load_bundle(PROVING_GROUND)) as client:
+    with Client(settings, load_bundle(LOAD_BUNDLE)) as client:
         yield client
 
 
@@ -302,7 +302,7 @@ class CommandLine:
     def start(cls, stack: LocalStack, directory: Path, *words: str) -> Self:
         output = Path(tempfile.mkstemp(dir=directory)[1])
         url = f"{stack.redis_url}?client_name={words[0]}"
-        environment = stack.client.settings.environment(redis_url=url, bundle=PROVING_GROUND)
+        environment = stack.client.settings.environment(redis_url=url, bundle=LOAD_BUNDLE)
         with output.open("wb") as file:
             command = [sys.executable, "-m", "goondan_tasks", *words]
             return cls(subprocess.Popen(command, env=environment, stdout=file, stderr=file), output)

@@ -12,7 +12,7 @@ from broker_config.settings import Settings
 from goondan_tasks.client import Client
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.scripts import Scripts
-from tests.faults.conftest import PROVING_GROUND
+from tests.faults.conftest import LOAD_BUNDLE
 from tests.faults.crowd import AGENT
 from tests.faults.finals import final_results
 from tests.faults.handler_log import HandlerLog
@@ -30,7 +30,7 @@ NOTE_CALLS = Script.read(files("goondan_tasks.history") / "scripts", "turn_lines
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[ProxiedStack]:
-    with proxied_stack(PROVING_GROUND, {}) as stack:
+    with proxied_stack(LOAD_BUNDLE, {}) as stack:
         stack.start_worker()
         yield stack
 

@@ -20,7 +20,7 @@ from tests.faults.idle import keys_without_ttl
 from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, short_and_long
 from tests.waiting import wait_until
 
-RELAY = Path(__file__).parent.parent / "bundles" / "relay"
+EVENT_CHAIN_BUNDLE = Path(__file__).parent.parent / "bundles" / "event-chain"
 PATIENCE = 60
 UNKNOWN = "E_AGENT_OUTCOME_UNKNOWN"
 
@@ -39,9 +39,9 @@ STREAMS = short_and_long(Stream(240, 12, 0.4, 2.0), Stream(500, 50, 2.0, 3.0), m
 
 
 @pytest.fixture
-def relay() -> Iterator[LocalStack]:
+def chain_stack() -> Iterator[LocalStack]:
     environment = {**ENVIRONMENT, "GOONDAN_MAX_ATTEMPTS": "20"}  # no event is poison, however often it is met
-    with LocalStack(RELAY, workers=0, environment=environment) as stack:
+    with LocalStack(EVENT_CHAIN_BUNDLE, workers=0, environment=environment) as stack:
         yield stack
 
 
@@ -81,32 +81,36 @@ def lines_of(stream: Stream, log: HandlerLog, deaths: dict[int, float]) -> list[
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "replaced"])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
-    relay: LocalStack,
+    chain_stack: LocalStack,
     log: HandlerLog,
     chance: random.Random,
     say: Say,
     stream: Stream,
     number: signal.Signals,
 ) -> None:
-    fleet = Fleet(relay, 4)
+    fleet = Fleet(chain_stack, 4)
     wait_until(lambda: len(fleet.consuming) == 4, PATIENCE)
     sent = []
     with kills(fleet, stream.every, chance, number=number):
         for one in range(stream.events):
             wanted = {"number": one, "log": str(log.path), "seconds": chance.uniform(0, stream.longest)}
             instance = f"i-{one % stream.instances}"
-            answer = relay.client.request("runner", wanted, instance_key=instance, is_async=True, timeout=600)
+            answer = chain_stack.client.request(
+                "runner", wanted, instance_key=instance, is_async=True, timeout=600
+            )
             sent.append(answer.correlation_id)
-        results = [relay.client.pending(call_id).result(300) for call_id in sent]
+        results = [chain_stack.client.pending(call_id).result(300) for call_id in sent]
     assert {result.status for result in results} == {"ok"}
     assert [result.output for result in results] == list(range(stream.events))
     deaths = {death.pid: death.at for death in fleet.deaths}
     say(lines_of(stream, log, deaths))
     if number == signal.SIGKILL:
         assert any(len(runs) > 1 for runs in log.runs().values()), "no kill has met an event"
-    wait_until(lambda: relay.client._redis.keys("goondan:mailbox:*") == [], LEASE_SECONDS + MARGIN_SECONDS)
-    assert relay.client._redis.zcount("goondan:due", "-inf", "(inf") == 0
-    assert keys_without_ttl(relay.redis_url) == []
+    wait_until(
+        lambda: chain_stack.client._redis.keys("goondan:mailbox:*") == [], LEASE_SECONDS + MARGIN_SECONDS
+    )
+    assert chain_stack.client._redis.zcount("goondan:due", "-inf", "(inf") == 0
+    assert keys_without_ttl(chain_stack.redis_url) == []
 
 
 @pytest.mark.faults
@@ -115,15 +119,15 @@ def test_no_event_begins_while_the_one_before_overruns_its_limit_and_workers_die
 ) -> None:
     # kills may meet the same event again and again: it is run again about as often as a worker is killed
     environment = {**ENVIRONMENT, "GOONDAN_CALL_TIMEOUT_SECONDS": "0.5", "GOONDAN_MAX_ATTEMPTS": "20"}
-    with LocalStack(RELAY, workers=0, environment=environment) as relay:
-        fleet = Fleet(relay, 2)
+    with LocalStack(EVENT_CHAIN_BUNDLE, workers=0, environment=environment) as chain_stack:
+        fleet = Fleet(chain_stack, 2)
         wait_until(lambda: len(fleet.consuming) == 2, PATIENCE)
         sent = []
         with kills(fleet, 3.0, chance):
             for number in range(20):
                 wanted = {"number": number, "log": str(log.path), "seconds": chance.choice([0.1, 1.2])}
-                sent.append(relay.client.send("plain-runner", wanted, instance_key=f"i-{number % 2}"))
-            results = [relay.client.pending(one.id).result(120) for one in sent]
+                sent.append(chain_stack.client.send("plain-runner", wanted, instance_key=f"i-{number % 2}"))
+            results = [chain_stack.client.pending(one.id).result(120) for one in sent]
     codes = {result.error and result.error.code for result in results}
     assert codes == {None, "E_HANDOFF_TIMEOUT"}
     deaths = {death.pid: death.at for death in fleet.deaths}
@@ -132,24 +136,24 @@ def test_no_event_begins_while_the_one_before_overruns_its_limit_and_workers_die
         assert overlapping([run for number in range(instance, 20, 2) for run in runs[number]], deaths) == []
 
 
-def ask(relay: LocalStack, agent: str, log: HandlerLog, askers: HandlerLog, seconds: float) -> str:
+def ask(chain_stack: LocalStack, agent: str, log: HandlerLog, askers: HandlerLog, seconds: float) -> str:
     """Let an agent ask the helper; return the request's id."""
     wanted = {"number": 1, "log": str(log.path), "askers": str(askers.path), "seconds": seconds}
-    return relay.client.request(agent, wanted, is_async=True, timeout=PATIENCE).correlation_id
+    return chain_stack.client.request(agent, wanted, is_async=True, timeout=PATIENCE).correlation_id
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", ["once", pytest.param("loop-once", marks=pytest.mark.long)])
 def test_asker_gets_an_error_when_the_worker_dies_while_its_agent_waits(
-    relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
+    chain_stack: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
-    relay.start_worker(["helper"])
-    worker = relay.start_worker([agent])
-    call_id = ask(relay, agent, log, askers, 1)
+    chain_stack.start_worker(["helper"])
+    worker = chain_stack.start_worker([agent])
+    call_id = ask(chain_stack, agent, log, askers, 1)
     wait_until(lambda: log.runs_of(1), PATIENCE)
     worker.kill()
     worker.wait(PATIENCE)
-    result = relay.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
+    result = chain_stack.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
     assert result.error is not None
     assert (result.error.code, len(askers.runs_of(1)), len(log.runs_of(1))) == (UNKNOWN, 1, 1)
 
@@ -157,16 +161,16 @@ def test_asker_gets_an_error_when_the_worker_dies_while_its_agent_waits(
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", [pytest.param("again", marks=pytest.mark.long), "loop-again"])
 def test_an_agent_that_runs_again_gets_the_answer_that_is_there(
-    relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
+    chain_stack: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
-    relay.start_worker(["helper"])
-    worker = relay.start_worker([agent])
-    call_id = ask(relay, agent, log, askers, 1)
+    chain_stack.start_worker(["helper"])
+    worker = chain_stack.start_worker([agent])
+    call_id = ask(chain_stack, agent, log, askers, 1)
     wait_until(lambda: log.runs_of(1), PATIENCE)
     worker.kill()
     worker.wait(PATIENCE)
-    relay.start_worker([agent])
-    result = relay.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
+    chain_stack.start_worker([agent])
+    result = chain_stack.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
     assert (result.status, result.output, result.meta.attempt) == ("ok", {"helped": 1}, 2)
     assert (len(askers.runs_of(1)), len(log.runs_of(1))) == (2, 1)
 
@@ -174,15 +178,15 @@ def test_an_agent_that_runs_again_gets_the_answer_that_is_there(
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", ["once", "loop-once"])
 def test_a_worker_that_is_stopped_lets_its_agent_wait_for_the_answer(
-    relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
+    chain_stack: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
-    relay.start_worker(["helper"])
-    worker = relay.start_worker([agent], concurrency=1)
-    call_id = ask(relay, agent, log, askers, 1.5)
+    chain_stack.start_worker(["helper"])
+    worker = chain_stack.start_worker([agent], concurrency=1)
+    call_id = ask(chain_stack, agent, log, askers, 1.5)
     wait_until(lambda: log.runs_of(1), PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
-    result = relay.client.pending(call_id).result(PATIENCE)
+    result = chain_stack.client.pending(call_id).result(PATIENCE)
     assert (result.status, result.output) == ("ok", {"helped": 1})
 
 
@@ -191,15 +195,17 @@ def test_a_worker_that_is_stopped_lets_its_agent_wait_for_the_answer(
 def test_an_agent_whose_grace_is_over_runs_again_and_gets_its_answer(
     log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
-    with LocalStack(RELAY, workers=0, environment={**ENVIRONMENT, "GOONDAN_GRACE_SECONDS": "1"}) as relay:
-        relay.start_worker(["helper"])
-        worker = relay.start_worker([agent])
-        call_id = ask(relay, agent, log, askers, 4)
+    with LocalStack(
+        EVENT_CHAIN_BUNDLE, workers=0, environment={**ENVIRONMENT, "GOONDAN_GRACE_SECONDS": "1"}
+    ) as chain_stack:
+        chain_stack.start_worker(["helper"])
+        worker = chain_stack.start_worker([agent])
+        call_id = ask(chain_stack, agent, log, askers, 4)
         wait_until(lambda: log.runs_of(1), PATIENCE)
         worker.terminate()
         worker.wait(PATIENCE)
-        relay.start_worker([agent])
-        result = relay.client.pending(call_id).result(PATIENCE)
+        chain_stack.start_worker([agent])
+        result = chain_stack.client.pending(call_id).result(PATIENCE)
     assert (result.status, result.output) == ("ok", {"helped": 1})
     assert (len(askers.runs_of(1)), len(log.runs_of(1))) == (2, 1)
 
@@ -207,14 +213,14 @@ def test_an_agent_whose_grace_is_over_runs_again_and_gets_its_answer(
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", ["once", "loop-once"])
 def test_a_chain_survives_a_restart_of_redis(
-    relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
+    chain_stack: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
-    relay.start_worker([agent, "helper"], concurrency=1)
-    call_id = ask(relay, agent, log, askers, 6)
+    chain_stack.start_worker([agent, "helper"], concurrency=1)
+    call_id = ask(chain_stack, agent, log, askers, 6)
     wait_until(lambda: log.runs_of(1), PATIENCE)
     time.sleep(0.5)  # the append-only file is written once a second
-    redis_faults.restart(relay.redis, 4)
-    result = relay.client.pending(call_id).result(PATIENCE)
+    redis_faults.restart(chain_stack.redis, 4)
+    result = chain_stack.client.pending(call_id).result(PATIENCE)
     assert (result.status, result.output) == ("ok", {"helped": 1})
     assert (len(askers.runs_of(1)), len(log.runs_of(1))) == (1, 1)
 
@@ -227,12 +233,12 @@ time.sleep(600)
 """
 
 
-def let_a_producer_die(relay: LocalStack, agent: str) -> str:
+def let_a_producer_die(chain_stack: LocalStack, agent: str) -> str:
     """Let a producer die with an event of the agent in hand; return the event's id."""
-    asked = relay.client.request(agent, "hello", is_async=True, timeout=PATIENCE)
+    asked = chain_stack.client.request(agent, "hello", is_async=True, timeout=PATIENCE)
     producer = subprocess.Popen(
         [sys.executable, "-c", PRODUCER, agent],
-        env=relay._worker_environment(),
+        env=chain_stack._worker_environment(),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -244,38 +250,38 @@ def let_a_producer_die(relay: LocalStack, agent: str) -> str:
 
 
 @pytest.mark.faults
-def test_the_event_of_a_producer_that_died_has_an_unknown_outcome(relay: LocalStack) -> None:
-    call_id = let_a_producer_die(relay, "brain")
-    result = relay.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
+def test_the_event_of_a_producer_that_died_has_an_unknown_outcome(chain_stack: LocalStack) -> None:
+    call_id = let_a_producer_die(chain_stack, "brain")
+    result = chain_stack.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
     assert result.error is not None
     assert result.error.code == UNKNOWN
-    assert relay.client.receive("brain", timeout=0) is None
+    assert chain_stack.client.receive("brain", timeout=0) is None
 
 
 @pytest.mark.faults
-def test_the_event_of_a_producer_that_died_goes_to_another_one_if_it_may(relay: LocalStack) -> None:
-    call_id = let_a_producer_die(relay, "brain-again")
-    relay.client.send("brain-again", "second")
-    received = relay.client.receive("brain-again", timeout=LEASE_SECONDS + MARGIN_SECONDS)
+def test_the_event_of_a_producer_that_died_goes_to_another_one_if_it_may(chain_stack: LocalStack) -> None:
+    call_id = let_a_producer_die(chain_stack, "brain-again")
+    chain_stack.client.send("brain-again", "second")
+    received = chain_stack.client.receive("brain-again", timeout=LEASE_SECONDS + MARGIN_SECONDS)
     assert received is not None
     assert (received.input, received.attempt) == ("hello", 2)
-    relay.client.reply(received, "again")
-    assert relay.client.pending(call_id).result(PATIENCE).output == "again"
-    following = relay.client.receive("brain-again", timeout=PATIENCE)
+    chain_stack.client.reply(received, "again")
+    assert chain_stack.client.pending(call_id).result(PATIENCE).output == "again"
+    following = chain_stack.client.receive("brain-again", timeout=PATIENCE)
     assert following is not None
     assert following.input == "second"
-    relay.client.reply(following)
+    chain_stack.client.reply(following)
 
 
 @pytest.mark.faults
 def test_mail_of_a_worker_that_died_between_taking_and_meeting_it_comes_again(
-    relay: LocalStack, log: HandlerLog
+    chain_stack: LocalStack, log: HandlerLog
 ) -> None:
     """Events whose messages a dying worker has only reserved go to another one, in their order."""
-    worker = relay.start_worker(["runner"], concurrency=1)
+    worker = chain_stack.start_worker(["runner"], concurrency=1)
     wanted = {"log": str(log.path), "seconds": 0.3}
     ids = [
-        relay.client.request(
+        chain_stack.client.request(
             "runner",
             {**wanted, "number": number},
             instance_key=f"i-{number % 2}",
@@ -288,6 +294,6 @@ def test_mail_of_a_worker_that_died_between_taking_and_meeting_it_comes_again(
     worker.kill()
     worker.wait(PATIENCE)
     killed_at = time.time()
-    relay.start_worker(["runner"])
-    assert [relay.client.pending(call_id).result(PATIENCE).output for call_id in ids] == list(range(10))
+    chain_stack.start_worker(["runner"])
+    assert [chain_stack.client.pending(call_id).result(PATIENCE).output for call_id in ids] == list(range(10))
     lines_of(Stream(10, 2, 0.3, 0), log, {worker.pid: killed_at})

@@ -19,7 +19,7 @@ from broker_config.scripts import Script, ScriptCall, ScriptConnection
 from broker_config.subscription import Subscription
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.testing import LocalStack
-from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
+from tests.faults.conftest import ENVIRONMENT, LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT
 from tests.faults.handler_log import HandlerLog
 from tests.faults.proxied import ElsewhereStack
@@ -139,7 +139,7 @@ def test_a_client_without_patience_says_that_the_server_refuses(servers: Replica
 
 @pytest.fixture
 def stack(name: Proxy) -> Iterator[LocalStack]:
-    with ElsewhereStack(name.url, PROVING_GROUND, workers=1, environment=ENVIRONMENT) as stack:
+    with ElsewhereStack(name.url, LOAD_BUNDLE, workers=1, environment=ENVIRONMENT) as stack:
         yield stack
 
 

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
-FURNACE = Path(__file__).parent.parent / "bundles" / "furnace"
+UNRULY_JAVASCRIPT_BUNDLE = Path(__file__).parent.parent / "bundles" / "unruly-javascript"
 AGENT = "stoker"
 PATIENCE = 60
 #: in the environment of the workers, and of nobody else
@@ -41,21 +41,21 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def furnace(name: str) -> Iterator[LocalStack]:
+def javascript_stack(name: str) -> Iterator[LocalStack]:
     environment = {
         "GOONDAN_JAVASCRIPT": name,
         "GOONDAN_MAX_OUTPUT_BYTES": "20000000",
         "GOONDAN_GRACE_SECONDS": "30",
         CANARY: "sings",
     }
-    with LocalStack(FURNACE, environment=environment, concurrency=16) as stack:
+    with LocalStack(UNRULY_JAVASCRIPT_BUNDLE, environment=environment, concurrency=16) as stack:
         yield stack
 
 
 @pytest.fixture
-def call(furnace: LocalStack) -> Call:
+def call(javascript_stack: LocalStack) -> Call:
     """Call a tool; afterwards the worker is the same, and its hosts are at work."""
-    return lambda tool, **args: furnace.client.call(AGENT, tool, args, timeout=PATIENCE)
+    return lambda tool, **args: javascript_stack.client.call(AGENT, tool, args, timeout=PATIENCE)
 
 
 def error_of(result: ToolCallResult) -> ToolCallError:
@@ -81,7 +81,7 @@ def is_over(pid: int) -> bool:
 
 @pytest.mark.parametrize("size", HOST_KILLS)
 def test_calls_survive_the_kill_of_one_host_after_another(
-    furnace: LocalStack, call: Call, log: HandlerLog, say: Say, size: HostKills
+    javascript_stack: LocalStack, call: Call, log: HandlerLog, say: Say, size: HostKills
 ) -> None:
     chance = random.Random(1)
     seconds = [chance.uniform(0, 0.1) for _ in range(size.calls)]
@@ -119,14 +119,14 @@ def test_calls_survive_the_kill_of_one_host_after_another(
 
 
 def test_a_blocked_event_loop_ends_its_own_call_and_the_others_go_on_elsewhere(
-    furnace: LocalStack, call: Call, log: HandlerLog
+    javascript_stack: LocalStack, call: Call, log: HandlerLog
 ) -> None:
     beside = [
-        furnace.client.submit(AGENT, tool, {"file": str(log.path), "number": number, "seconds": 1})
+        javascript_stack.client.submit(AGENT, tool, {"file": str(log.path), "number": number, "seconds": 1})
         for number, tool in enumerate(["plain__again", "plain__note"])
     ]
     wait_until(lambda: len(log.runs()) == 2)
-    blocked = furnace.client.submit(AGENT, "plain__blocks", {})
+    blocked = javascript_stack.client.submit(AGENT, "plain__blocks", {})
     assert error_of(blocked.result(timeout=PATIENCE)).code == "E_TOOL_TIMEOUT"
     late = call("plain__echo", n=1)
 
@@ -155,19 +155,21 @@ def test_a_handler_without_memory_ends_its_call(name: str, call: Call) -> None:
 
 
 def test_a_rejection_that_nobody_handles_is_the_calls_or_one_for_the_log(
-    furnace: LocalStack, call: Call, log: HandlerLog
+    javascript_stack: LocalStack, call: Call, log: HandlerLog
 ) -> None:
     error = error_of(call("plain__rejects"))
     assert (error.code, error.message) == ("E_TOOL", "nobody waits")
 
     others = [
-        furnace.client.submit(AGENT, "plain__note", {"file": str(log.path), "number": n, "seconds": 0.5})
+        javascript_stack.client.submit(
+            AGENT, "plain__note", {"file": str(log.path), "number": n, "seconds": 0.5}
+        )
         for n in range(2)
     ]
     wait_until(lambda: len(log.runs()) == 2)
     assert call("plain__rejects-later").output == "done"
     assert [other.result(timeout=PATIENCE).status for other in others] == ["ok", "ok"]
-    assert "nobody waits any more" in furnace.log(furnace.workers[0])
+    assert "nobody waits any more" in javascript_stack.log(javascript_stack.workers[0])
 
 
 def test_endless_output_neither_stops_the_worker_nor_fills_the_host(call: Call) -> None:
@@ -200,15 +202,17 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("signal_given", [True, False])
-def test_a_call_that_is_cancelled_closes_what_it_fetches(furnace: LocalStack, signal_given: bool) -> None:
+def test_a_call_that_is_cancelled_closes_what_it_fetches(
+    javascript_stack: LocalStack, signal_given: bool
+) -> None:
     Pages.begun.clear()
     Pages.gone.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/"
-        begun = furnace.client.submit(AGENT, "plain__fetches", {"url": url, "signal": signal_given})
+        begun = javascript_stack.client.submit(AGENT, "plain__fetches", {"url": url, "signal": signal_given})
         assert Pages.begun.wait(PATIENCE)
-        furnace.client.cancel(begun.id)
+        javascript_stack.client.cancel(begun.id)
         assert error_of(begun.result(timeout=PATIENCE)).code == "E_TOOL_CANCELLED"
         assert Pages.gone.wait(PATIENCE)
         server.shutdown()
@@ -288,22 +292,26 @@ def test_a_context_refuses_what_is_not_json_and_what_comes_too_late(call: Call) 
     assert (late.code, late.message) == ("E_TOOL", "The call has ended: its context cannot be used any more.")
 
 
-def test_nothing_of_the_workers_environment_is_in_a_host(furnace: LocalStack, call: Call) -> None:
+def test_nothing_of_the_workers_environment_is_in_a_host(javascript_stack: LocalStack, call: Call) -> None:
     environment = call("plain__environment").output
     pid = call("plain__pid").output
 
     assert "PATH" in environment
     assert not [variable for variable in environment if variable.startswith(("CANARY", "GOONDAN"))]
     assert pid not in with_environment(f"{CANARY}=sings")
-    assert furnace.workers[0].pid in with_environment(f"{CANARY}=sings")
+    assert javascript_stack.workers[0].pid in with_environment(f"{CANARY}=sings")
 
 
-def test_a_worker_that_drains_lets_hosts_finish(furnace: LocalStack, call: Call, log: HandlerLog) -> None:
-    worker = furnace.workers[0]
+def test_a_worker_that_drains_lets_hosts_finish(
+    javascript_stack: LocalStack, call: Call, log: HandlerLog
+) -> None:
+    worker = javascript_stack.workers[0]
     hosts = [call("plain__pid").output, call("apart__pid").output]
-    begun = furnace.client.submit(AGENT, "plain__note", {"file": str(log.path), "number": 1, "seconds": 1})
+    begun = javascript_stack.client.submit(
+        AGENT, "plain__note", {"file": str(log.path), "number": 1, "seconds": 1}
+    )
     wait_until(log.runs)
-    furnace.start_worker()
+    javascript_stack.start_worker()
     worker.terminate()
 
     assert begun.result(timeout=PATIENCE).status == "ok"
@@ -311,15 +319,15 @@ def test_a_worker_that_drains_lets_hosts_finish(furnace: LocalStack, call: Call,
     wait_until(lambda: all(map(is_over, hosts)))
 
 
-def test_a_worker_that_is_killed_leaves_no_host(furnace: LocalStack, call: Call) -> None:
-    worker = furnace.start_worker()
-    for other in furnace.workers:
+def test_a_worker_that_is_killed_leaves_no_host(javascript_stack: LocalStack, call: Call) -> None:
+    worker = javascript_stack.start_worker()
+    for other in javascript_stack.workers:
         if other.pid != worker.pid and other.poll() is None:
-            furnace.stop_worker(other)
+            javascript_stack.stop_worker(other)
     hosts = [call("plain__pid").output, call("apart__pid").output]
     worker.kill()
     worker.wait()
 
     wait_until(lambda: all(map(is_over, hosts)))
-    furnace.start_worker()
+    javascript_stack.start_worker()
     assert call("plain__echo", n=1).output == {"n": 1}

@@ -14,7 +14,7 @@ from broker_config.queues import IN_FLIGHT
 from broker_config.scripts import Script
 from broker_config.settings import Settings
 from goondan_tasks.ledger.scripts import Scripts
-from tests.faults.conftest import PROVING_GROUND, Say
+from tests.faults.conftest import LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT, Answer, Crowd, numbered
 from tests.faults.finals import final_results
 from tests.faults.handler_log import HandlerLog
@@ -90,7 +90,7 @@ MOMENTS = [
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[ProxiedStack]:
-    with proxied_stack(PROVING_GROUND, {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS)}) as stack:
+    with proxied_stack(LOAD_BUNDLE, {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS)}) as stack:
         for _ in range(2):
             stack.start_worker(concurrency=CONCURRENCY)
         yield stack

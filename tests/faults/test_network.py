@@ -11,7 +11,7 @@ import pytest
 
 from goondan_tasks.testing import LocalStack
 from tests.faults.beside import beside
-from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
+from tests.faults.conftest import ENVIRONMENT, LOAD_BUNDLE, Say
 from tests.faults.crowd import Crowd
 from tests.faults.finals import final_results
 from tests.faults.fleet import Worker
@@ -34,7 +34,7 @@ WAYS: tuple[Direction, Direction] = ("to server", "to client")
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[ProxiedStack]:
-    with proxied_stack(PROVING_GROUND, ENVIRONMENT) as stack:
+    with proxied_stack(LOAD_BUNDLE, ENVIRONMENT) as stack:
         workers = [stack._launch(stack._agents, 8) for _ in range(2)]
         stack._wait_until_ready(workers)
         yield stack

@@ -18,7 +18,7 @@ from tests.faults.sizes import LEASE_SECONDS
 from tests.integration.crew import Crew
 from tests.waiting import wait_until
 
-HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
+PENDING_BUNDLE = Path(__file__).parent.parent / "bundles" / "pending"
 PATIENCE = 60.0
 CALLS = 60
 
@@ -26,12 +26,12 @@ CALLS = 60
 @pytest.fixture(scope="module")
 def crew() -> Iterator[Crew]:
     environment = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS)}
-    with LocalStack(HARBOUR, agents=["builder"], workers=0, environment=environment) as stack:
+    with LocalStack(PENDING_BUNDLE, agents=["builder"], workers=0, environment=environment) as stack:
         yield Crew(stack)
 
 
 @pytest.fixture
-def harbour(crew: Crew) -> LocalStack:
+def pending_stack(crew: Crew) -> LocalStack:
     """A stack with one worker; a test may kill it."""
     crew.muster()
     return crew.stack
@@ -78,10 +78,10 @@ def _pipe(stream: Any) -> Any:
 
 @pytest.mark.faults
 def test_a_call_that_two_processes_complete_at_once_has_one_outcome_and_the_other_is_told(
-    harbour: LocalStack,
+    pending_stack: LocalStack,
 ) -> None:
-    calls = pending(harbour, "jobs__begin")
-    first, second = race(harbour, calls, "resolve", "resolve")
+    calls = pending(pending_stack, "jobs__begin")
+    first, second = race(pending_stack, calls, "resolve", "resolve")
     assert first | second == {call.id for call in calls}
     assert first & second == set()
     for call, final in zip(calls, finals(calls), strict=True):
@@ -89,9 +89,9 @@ def test_a_call_that_two_processes_complete_at_once_has_one_outcome_and_the_othe
 
 
 @pytest.mark.faults
-def test_resolving_failing_and_cancelling_at_once_is_one_outcome(harbour: LocalStack) -> None:
-    calls = pending(harbour, "jobs__begin")
-    resolved, failed, cancelled = race(harbour, calls, "resolve", "fail", "cancel")
+def test_resolving_failing_and_cancelling_at_once_is_one_outcome(pending_stack: LocalStack) -> None:
+    calls = pending(pending_stack, "jobs__begin")
+    resolved, failed, cancelled = race(pending_stack, calls, "resolve", "fail", "cancel")
     # to cancel what somebody else has cancelled is fine; what was resolved or failed is closed
     assert sorted([*resolved, *failed, *cancelled]) == sorted(call.id for call in calls)
     codes = {"E_TOOL": failed, "E_TOOL_CANCELLED": cancelled, None: resolved}
@@ -100,10 +100,12 @@ def test_resolving_failing_and_cancelling_at_once_is_one_outcome(harbour: LocalS
 
 
 @pytest.mark.faults
-def test_what_is_approved_and_denied_at_once_runs_or_does_not(harbour: LocalStack, tmp_path: Path) -> None:
+def test_what_is_approved_and_denied_at_once_runs_or_does_not(
+    pending_stack: LocalStack, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
-    calls = pending(harbour, "guarded__wipe", disk="sda", log=str(log))
-    approved, denied = race(harbour, calls, "approve", "deny")
+    calls = pending(pending_stack, "guarded__wipe", disk="sda", log=str(log))
+    approved, denied = race(pending_stack, calls, "approve", "deny")
     assert approved & denied == set()
     assert approved | denied == {call.id for call in calls}
     ended = {call.id: final.status for call, final in zip(calls, finals(calls), strict=True)}
@@ -113,13 +115,13 @@ def test_what_is_approved_and_denied_at_once_runs_or_does_not(harbour: LocalStac
 
 
 @pytest.mark.faults
-def test_completing_a_call_as_it_expires_reports_whether_it_counted(harbour: LocalStack) -> None:
-    calls = submit(harbour, "jobs__begin", ttl=1.5)
+def test_completing_a_call_as_it_expires_reports_whether_it_counted(pending_stack: LocalStack) -> None:
+    calls = submit(pending_stack, "jobs__begin", ttl=1.5)
     for call in calls:
         call.result(PATIENCE)
     first, *rest = calls
     assert first.result(PATIENCE, wait_pending=True).error is not None  # the time of all is over about now
-    ended = {call.id: _resolves(harbour, call) for call in rest}
+    ended = {call.id: _resolves(pending_stack, call) for call in rest}
     for call in rest:
         final = call.result(PATIENCE, wait_pending=True)
         assert (final.status == "ok") == ended[call.id]
@@ -136,21 +138,21 @@ def _resolves(stack: LocalStack, call: PendingCall) -> bool:
 
 @pytest.mark.faults
 def test_a_worker_killed_right_after_a_suspension_leaves_the_call_pending(
-    harbour: LocalStack,
+    pending_stack: LocalStack,
 ) -> None:
-    [worker] = harbour.workers
-    [call] = submit(harbour, "jobs__begin", 1)
+    [worker] = pending_stack.workers
+    [call] = submit(pending_stack, "jobs__begin", 1)
     assert call.result(PATIENCE).status == "pending"
     worker.kill()
     worker.wait()
-    harbour.client.resolve(call.id, "by nobody's help")
+    pending_stack.client.resolve(call.id, "by nobody's help")
     assert call.result(PATIENCE, wait_pending=True).output == "by nobody's help"
 
 
 @pytest.mark.faults
-def test_pending_call_without_workers_expires_for_waiting_clients(harbour: LocalStack) -> None:
-    [worker] = harbour.workers
-    [call] = submit(harbour, "jobs__begin", 1, ttl=3)
+def test_pending_call_without_workers_expires_for_waiting_clients(pending_stack: LocalStack) -> None:
+    [worker] = pending_stack.workers
+    [call] = submit(pending_stack, "jobs__begin", 1, ttl=3)
     assert call.result(PATIENCE).status == "pending"
     worker.kill()
     worker.wait()
@@ -162,10 +164,10 @@ def test_pending_call_without_workers_expires_for_waiting_clients(harbour: Local
 @pytest.mark.faults
 @pytest.mark.parametrize("tool", ["jobs__begin", "jobs__begin-async"])
 def test_calls_whose_worker_is_killed_amid_their_suspensions_are_pending_or_unknown(
-    crew: Crew, harbour: LocalStack, tool: str
+    crew: Crew, pending_stack: LocalStack, tool: str
 ) -> None:
-    [worker] = harbour.workers
-    calls = submit(harbour, tool, 400)
+    [worker] = pending_stack.workers
+    calls = submit(pending_stack, tool, 400)
     wait_until(lambda: any(call.status() == "pending" for call in calls[:40]), PATIENCE)
     worker.kill()
     crew.add()
@@ -174,26 +176,28 @@ def test_calls_whose_worker_is_killed_amid_their_suspensions_are_pending_or_unkn
     assert codes <= {"E_TOOL_OUTCOME_UNKNOWN"}
     suspended = [call for call, one in zip(calls, interim, strict=True) if one.status == "pending"]
     for call in suspended:
-        harbour.client.resolve(call.id, call.id)
+        pending_stack.client.resolve(call.id, call.id)
     assert [one.output for one in finals(suspended)] == [call.id for call in suspended]
-    [queue] = [one for one in harbour.client.queues() if one.agent == "builder"]
+    [queue] = [one for one in pending_stack.client.queues() if one.agent == "builder"]
     assert (queue.pending, queue.running) == (0, 0)
-    assert keys_without_ttl(harbour.redis_url) == []
+    assert keys_without_ttl(pending_stack.redis_url) == []
 
 
 @pytest.mark.faults
-def test_approvals_survive_the_death_of_all_workers(crew: Crew, harbour: LocalStack, tmp_path: Path) -> None:
-    [worker] = harbour.workers
+def test_approvals_survive_the_death_of_all_workers(
+    crew: Crew, pending_stack: LocalStack, tmp_path: Path
+) -> None:
+    [worker] = pending_stack.workers
     log = tmp_path / "log"
     approved, denied = [
-        submit(harbour, "guarded__wipe", 1, disk=disk, log=str(log))[0] for disk in ("sda", "sdb")
+        submit(pending_stack, "guarded__wipe", 1, disk=disk, log=str(log))[0] for disk in ("sda", "sdb")
     ]
     assert {call.result(PATIENCE).meta.awaits for call in (approved, denied)} == {"approval"}
     worker.kill()
     worker.wait()
-    assert {one.id for one in harbour.client.approvals()} == {approved.id, denied.id}
-    harbour.client.approve(approved.id)
-    harbour.client.deny(denied.id)
+    assert {one.id for one in pending_stack.client.approvals()} == {approved.id, denied.id}
+    pending_stack.client.approve(approved.id)
+    pending_stack.client.deny(denied.id)
     crew.add()
     assert [one.status for one in finals([approved, denied])] == ["ok", "error"]
     assert log.read_text("utf-8") == "sda\n"

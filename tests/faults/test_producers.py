@@ -14,7 +14,7 @@ import pytest
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
-from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
+from tests.faults.conftest import ENVIRONMENT, LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT, Crowd, numbered
 from tests.faults.finals import final_results
 from tests.faults.fleet import Fleet
@@ -49,7 +49,7 @@ def test_two_producers_who_submit_the_same_call_share_one_run(
         return results
 
     with (
-        Client.connect(stack.redis_url, bundle=PROVING_GROUND) as other,
+        Client.connect(stack.redis_url, bundle=LOAD_BUNDLE) as other,
         final_results(stack.redis_url) as finals,
         ThreadPoolExecutor(2) as producers,
     ):
@@ -108,7 +108,7 @@ def test_a_poison_call_ends_dead_while_other_calls_go_on(
 @pytest.mark.long
 def test_without_any_worker_every_waiting_caller_gets_the_expiry() -> None:
     environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
-    with LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack:
+    with LocalStack(LOAD_BUNDLE, workers=0, environment=environment) as stack:
 
         async def call() -> list[ToolCallResult]:
             client = AsyncClient(stack.client)
@@ -142,7 +142,7 @@ def test_the_result_of_a_killed_producers_call_is_there_for_others(
     stack: LocalStack, log: HandlerLog
 ) -> None:
     stack.start_worker()
-    command = [sys.executable, "-c", _PRODUCER, str(PROVING_GROUND), str(log.path)]
+    command = [sys.executable, "-c", _PRODUCER, str(LOAD_BUNDLE), str(log.path)]
     environment = stack.client.settings.environment(redis_url=stack.redis_url)
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -158,7 +158,7 @@ def test_the_result_of_a_killed_producers_call_is_there_for_others(
 @pytest.mark.long
 def test_a_call_whose_every_sweeper_dies_still_gets_its_expiry(log: HandlerLog) -> None:
     environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
-    with LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack:
+    with LocalStack(LOAD_BUNDLE, workers=0, environment=environment) as stack:
         call = submit_work(stack.client, log)
         wait_until(
             lambda: stack.client._ledger.sweep("dies before it settles").run(stack.client._ledger.redis)

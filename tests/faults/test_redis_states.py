@@ -15,7 +15,7 @@ import pytest
 from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
 from tests.faults import redis_states
-from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND
+from tests.faults.conftest import ENVIRONMENT, LOAD_BUNDLE
 from tests.faults.crowd import AGENT
 from tests.faults.handler_log import HandlerLog
 from tests.faults.proxied import ProxiedStack, proxied_stack
@@ -38,7 +38,7 @@ SHORT = (redis_states.read_only, redis_states.busy, redis_states.other_password)
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[ProxiedStack]:
-    with proxied_stack(PROVING_GROUND, {**ENVIRONMENT, "GOONDAN_CONNECT_TIMEOUT_SECONDS": "1"}) as stack:
+    with proxied_stack(LOAD_BUNDLE, {**ENVIRONMENT, "GOONDAN_CONNECT_TIMEOUT_SECONDS": "1"}) as stack:
         stack.start_worker()
         yield stack
 

@@ -15,7 +15,7 @@ from goondan_tasks.cli.session import require_broker
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.contract.errors import BrokerUnreachableError, UnconfirmedError
 from goondan_tasks.testing import LocalStack
-from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
+from tests.faults.conftest import ENVIRONMENT, LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT, Crowd
 from tests.faults.handler_log import HandlerLog
 from tests.faults.proxied import ElsewhereStack
@@ -42,7 +42,7 @@ def servers() -> Iterator[Replicated]:
 
 @pytest.fixture(scope="module")
 def stack(servers: Replicated) -> Iterator[LocalStack]:
-    with ElsewhereStack(servers.master.url, PROVING_GROUND, workers=1, environment=CONFIRMED) as stack:
+    with ElsewhereStack(servers.master.url, LOAD_BUNDLE, workers=1, environment=CONFIRMED) as stack:
         yield stack
 
 
@@ -262,7 +262,7 @@ def dying_masters(environment: dict[str, str]) -> Iterator[tuple[LocalStack, Dea
         replicated(1) as servers,
         Proxy(servers.master.url) as name,
         ReplicationLink() as link,
-        ElsewhereStack(name.url, PROVING_GROUND, workers=2, environment=environment) as stack,
+        ElsewhereStack(name.url, LOAD_BUNDLE, workers=2, environment=environment) as stack,
     ):
         deaths = Deaths(servers, name, link)
         deaths.follow()

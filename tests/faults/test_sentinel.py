@@ -15,7 +15,7 @@ from goondan_tasks.cli.session import require_broker
 from goondan_tasks.client import AsyncClient
 from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
-from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
+from tests.faults.conftest import ENVIRONMENT, LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT
 from tests.faults.handler_log import HandlerLog
 from tests.faults.proxied import ElsewhereStack
@@ -54,13 +54,13 @@ def watch(servers: Replicated) -> Iterator[Sentinels]:
 
 @pytest.fixture(scope="module")
 def stack(watch: Sentinels) -> Iterator[LocalStack]:
-    with ElsewhereStack(watch.url(), PROVING_GROUND, workers=2, environment=ENVIRONMENT) as stack:
+    with ElsewhereStack(watch.url(), LOAD_BUNDLE, workers=2, environment=ENVIRONMENT) as stack:
         yield stack
 
 
 def command(url: str, *words: str) -> str:
     """Run a command and return its output."""
-    environment = Settings.environment(redis_url=url, bundle=PROVING_GROUND)
+    environment = Settings.environment(redis_url=url, bundle=LOAD_BUNDLE)
     line = [sys.executable, "-m", "goondan_tasks", *words, "--json"]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -121,7 +121,7 @@ def test_calls_go_on_when_the_master_dies_and_a_replica_takes_its_place(log: Han
     with (
         replicated(2) as servers,
         sentinels(servers, 3, down_after=1_500) as watch,
-        ElsewhereStack(watch.url(), PROVING_GROUND, workers=1, environment=ENVIRONMENT) as stack,
+        ElsewhereStack(watch.url(), LOAD_BUNDLE, workers=1, environment=ENVIRONMENT) as stack,
     ):
         begun = submit_work(stack.client, log, number=1, seconds=8.0)
         wait_until(lambda: log.runs_of(1))

@@ -9,7 +9,7 @@ import pytest
 
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
-from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
+from tests.faults.conftest import ENVIRONMENT, LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT
 from tests.faults.footprint import Footprint
 from tests.faults.idle import wait_until_idle
@@ -52,7 +52,7 @@ def test_nothing_grows_over_a_hundred_thousand_calls(say: Say, capsys: pytest.Ca
         "GOONDAN_RESULT_TTL_SECONDS": str(RESULT_TTL_SECONDS),
         "GOONDAN_LOG_LEVEL": "error",
     }
-    with LocalStack(PROVING_GROUND, workers=1, environment=environment) as stack:
+    with LocalStack(LOAD_BUNDLE, workers=1, environment=environment) as stack:
         endings: Counter[str] = Counter()
         begun = time.monotonic()
 

@@ -16,7 +16,7 @@ from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.contract.errors import WaitTimeout
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.testing import LocalStack
-from tests.faults.conftest import PROVING_GROUND, Say
+from tests.faults.conftest import LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT, Answer, NumberedCall
 from tests.faults.finals import final_results
 from tests.faults.fleet import Fleet, Worker
@@ -199,7 +199,7 @@ def test_no_call_is_lost_and_none_that_must_not_runs_twice(
         "GOONDAN_MAX_ATTEMPTS": "10",  # among 40 deaths of workers one call may meet three
     }
     with (
-        ProxiedStack(PROVING_GROUND, workers=0, environment=environment) as stack,
+        ProxiedStack(LOAD_BUNDLE, workers=0, environment=environment) as stack,
         Proxy(stack.redis_url) as one,
         Proxy(stack.redis_url) as other,
     ):

@@ -11,7 +11,7 @@ from broker_config.keys import Keys
 from broker_config.queues import wake_up_key
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
-from tests.faults.conftest import PROVING_GROUND
+from tests.faults.conftest import LOAD_BUNDLE
 from tests.faults.finals import final_results
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import AGENT_QUEUE, wait_until_idle
@@ -80,7 +80,7 @@ UNREADABLE: list[Alter] = [
 @pytest.fixture
 def stack() -> Iterator[LocalStack]:
     environment = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS)}
-    with LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack:
+    with LocalStack(LOAD_BUNDLE, workers=0, environment=environment) as stack:
         yield stack
 
 

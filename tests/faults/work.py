@@ -16,7 +16,7 @@ TOOLS = ("once__sync", "again__sync", "once__async", "again__async")
 def submit_work(
     client: Client, log: HandlerLog, tool: str = "once__sync", *, number: int = 0, seconds: float = 0.0
 ) -> PendingCall:
-    """Submit one numbered call of ``tests/bundles/proving-ground``."""
+    """Submit one numbered call of ``tests/bundles/load``."""
     return client.submit(AGENT, tool, work_args(log, number, seconds))
 
 

@@ -13,18 +13,18 @@ from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 
-WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parent.parent / "bundles" / "calls"
 
 
 @pytest.fixture(scope="session")
-def workshop() -> Iterator[LocalStack]:
-    with LocalStack(WORKSHOP) as stack:
+def calls_stack() -> Iterator[LocalStack]:
+    with LocalStack(CALLS_BUNDLE) as stack:
         yield stack
 
 
 @pytest.fixture(scope="session")
-def client(workshop: LocalStack) -> Client:
-    return workshop.client
+def client(calls_stack: LocalStack) -> Client:
+    return calls_stack.client
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +41,6 @@ def producer_spans() -> InMemorySpanExporter:
 def smithy() -> Iterator[Crew]:
     """A stack with short leases, for tests that stop and kill its workers."""
     with LocalStack(
-        WORKSHOP, agents=["smith"], workers=0, environment={"GOONDAN_LEASE_SECONDS": "2"}
+        CALLS_BUNDLE, agents=["smith"], workers=0, environment={"GOONDAN_LEASE_SECONDS": "2"}
     ) as stack:
         yield Crew(stack)

@@ -12,7 +12,7 @@ from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 from workers.testing import run_tool
 
-BUNDLE = Path(__file__).parents[1] / "bundles" / "switchboard"
+BUNDLE = Path(__file__).parents[1] / "bundles" / "agents-tool"
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_definitions_of_agents_are_after_a_spawn_what_they_were(stack: LocalStac
 
 def test_the_catalog_has_the_agents_of_the_swarm_and_no_others(stack: LocalStack) -> None:
     assert call(stack, "catalog", {}).output == {
-        "swarmName": "switchboard",
+        "swarmName": "agents-tool",
         "entryAgent": "operator",
         "selfAgent": "operator",
         "availableAgents": ["operator", "echo"],

@@ -17,19 +17,19 @@ from goondan_tasks.contract.errors import (
 from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.testing import LocalStack
 
-HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
+PENDING_BUNDLE = Path(__file__).parent.parent / "bundles" / "pending"
 PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
-def harbour() -> Iterator[LocalStack]:
-    with LocalStack(HARBOUR) as stack:
+def pending_stack() -> Iterator[LocalStack]:
+    with LocalStack(PENDING_BUNDLE) as stack:
         yield stack
 
 
 @pytest.fixture(scope="module")
-def client(harbour: LocalStack) -> Client:
-    return harbour.client
+def client(pending_stack: LocalStack) -> Client:
+    return pending_stack.client
 
 
 @pytest.fixture
@@ -148,13 +148,13 @@ def test_a_replayed_call_that_was_denied_is_asked_about_again(client: Client, lo
     assert again.result(PATIENCE, wait_pending=True).status == "ok"
 
 
-def test_approvals_survive_the_restart_of_all_workers(harbour: LocalStack, log: Path) -> None:
-    call = held(harbour.client, log)
-    for worker in harbour.workers:
-        harbour.stop_worker(worker)
-    assert call.id in waiting(harbour.client)
-    harbour.client.approve(call.id)
+def test_approvals_survive_the_restart_of_all_workers(pending_stack: LocalStack, log: Path) -> None:
+    call = held(pending_stack.client, log)
+    for worker in pending_stack.workers:
+        pending_stack.stop_worker(worker)
+    assert call.id in waiting(pending_stack.client)
+    pending_stack.client.approve(call.id)
     assert call.status() == "queued"
-    harbour.start_worker()
+    pending_stack.start_worker()
     assert call.result(PATIENCE, wait_pending=True).status == "ok"
     assert log.read_text("utf-8") == "sda\n"

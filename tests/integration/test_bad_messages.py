@@ -15,7 +15,7 @@ from broker_config.queues import call_queue, events_queue, wake_up_key
 from goondan_tasks.contract.errors import NotReplayableError
 from goondan_tasks.testing import LocalStack
 from tests.integration.bad_messages import bad_messages
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -24,7 +24,7 @@ QUEUES = (call_queue("smith"), events_queue("smith"))
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[LocalStack]:
-    with LocalStack(WORKSHOP, agents=["smith"]) as stack:
+    with LocalStack(CALLS_BUNDLE, agents=["smith"]) as stack:
         yield stack
 
 

@@ -11,7 +11,7 @@ from redis import Redis
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.crew import Crew
 from tests.integration.meetings import marks, meet
 from tests.waiting import wait_until
@@ -99,7 +99,7 @@ def test_a_redis_that_stops_answering_is_reported_in_bounded_time(smithy: Crew, 
 )
 def test_a_wrong_redis_url_is_reported_with_what_to_do(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_CONNECT_TIMEOUT_SECONDS", "0")
-    with Client.connect(url, bundle=WORKSHOP) as client, pytest.raises(BrokerUnreachableError) as raised:
+    with Client.connect(url, bundle=CALLS_BUNDLE) as client, pytest.raises(BrokerUnreachableError) as raised:
         client.submit("smith", "echo__args")
     assert url in raised.value.message
     assert "GOONDAN_REDIS_URL" in (raised.value.suggestion or "")
@@ -108,7 +108,7 @@ def test_a_wrong_redis_url_is_reported_with_what_to_do(url: str, monkeypatch: py
 def test_a_password_does_not_show_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_CONNECT_TIMEOUT_SECONDS", "0")
     url = "redis://:hush@127.0.0.1:1/0"
-    with Client.connect(url, bundle=WORKSHOP) as client, pytest.raises(BrokerUnreachableError) as raised:
+    with Client.connect(url, bundle=CALLS_BUNDLE) as client, pytest.raises(BrokerUnreachableError) as raised:
         client.submit("smith", "echo__args")
     assert "hush" not in str(raised.value)
 

@@ -73,7 +73,7 @@ def test_json_that_looks_odd_reaches_the_handler_unchanged(client: Client, args:
     "context.workdir",
     "context.no-removed-interfaces",
 )
-def test_the_context_tells_the_handler_about_its_call(client: Client, workshop: LocalStack) -> None:
+def test_the_context_tells_the_handler_about_its_call(client: Client, calls_stack: LocalStack) -> None:
     result = client.call(
         "smith", "echo__context", instance_key="a/b", turn_id="turn-7", tool_call_id="c", timeout=PATIENCE
     )
@@ -81,20 +81,20 @@ def test_the_context_tells_the_handler_about_its_call(client: Client, workshop: 
     assert (told["agentName"], told["instanceKey"], told["turnId"]) == ("smith", "a/b", "turn-7")
     assert (told["traceId"], told["toolCallId"]) == (result.meta.trace_id, "c")
     assert told["workdir"] == str(
-        workshop.state_root / "workspaces" / "workshop" / "instances" / "a%2Fb" / "workspace"
+        calls_stack.state_root / "workspaces" / "calls" / "instances" / "a%2Fb" / "workspace"
     )
     assert REMOVED.isdisjoint(told["members"])
 
 
 @pytest.mark.requirement("context.logger")
 def test_line_of_a_tools_logger_is_in_the_workers_log_with_the_fields_of_its_call(
-    client: Client, workshop: LocalStack
+    client: Client, calls_stack: LocalStack
 ) -> None:
     result = client.call(
         "smith", "echo__context", instance_key="log/1", tool_call_id="logged-1", timeout=PATIENCE
     )
 
-    lines = [line for worker in workshop.workers for line in workshop.log(worker).splitlines()]
+    lines = [line for worker in calls_stack.workers for line in calls_stack.log(worker).splitlines()]
     [line] = [line for line in lines if "context.shown" in line and "tool_call_id=logged-1" in line]
     trace = f"trace_id={result.meta.trace_id}"
     for part in ("info", "goondan.tool", "n=1", "agent=smith", "instance=log/1", "tool=echo__context", trace):
@@ -287,16 +287,16 @@ def test_a_conflict_in_one_of_several_trips_leaves_the_handles_of_all(
         refused.result(PATIENCE)
 
 
-def test_another_client_finds_the_call_and_its_result(client: Client, workshop: LocalStack) -> None:
+def test_another_client_finds_the_call_and_its_result(client: Client, calls_stack: LocalStack) -> None:
     call = client.submit("smith", "echo__args", {"n": 1})
-    with Client.connect(workshop.redis_url) as other:
+    with Client.connect(calls_stack.redis_url) as other:
         assert other.pending(call.id).result(PATIENCE).output == {"n": 1}
         assert other.record(call.id).outcome == "ok"
         assert call.id in {record.id for record in other.calls("smith")}
 
 
-def test_a_client_without_the_bundle_knows_the_announced_agents(workshop: LocalStack) -> None:
-    with Client.connect(workshop.redis_url) as other:
+def test_a_client_without_the_bundle_knows_the_announced_agents(calls_stack: LocalStack) -> None:
+    with Client.connect(calls_stack.redis_url) as other:
         assert {"smith", "apprentice"} <= set(other.agents())
         assert [item["name"] for item in other.catalog("apprentice")] == [
             "echo__args",
@@ -318,9 +318,9 @@ def test_waiting_ends_and_the_call_goes_on(client: Client, tmp_path: Any) -> Non
     assert call.result(PATIENCE).status == "ok"
 
 
-def test_an_async_client_awaits_its_calls(workshop: LocalStack) -> None:
+def test_an_async_client_awaits_its_calls(calls_stack: LocalStack) -> None:
     async def ask() -> list[Any]:
-        async with await AsyncClient.connect(workshop.redis_url) as client:
+        async with await AsyncClient.connect(calls_stack.redis_url) as client:
             calls = [await client.submit("smith", "echo__args", {"n": n}) for n in range(5)]
             return [(await call).output["n"] for call in calls]
 

@@ -154,11 +154,13 @@ def test_a_program_is_ended_with_everything_it_started(client: Client, tmp_path:
     wait_until(lambda: not any(runs(int(file.read_text())) for file in pids))
 
 
-def test_cancel_by_another_client_reaches_all_waiting_clients(workshop: LocalStack, tmp_path: Path) -> None:
-    waiting = begin(workshop.client, "patient__waits", tmp_path)
+def test_cancel_by_another_client_reaches_all_waiting_clients(
+    calls_stack: LocalStack, tmp_path: Path
+) -> None:
+    waiting = begin(calls_stack.client, "patient__waits", tmp_path)
 
     async def cancel_elsewhere() -> ToolCallResult:
-        async with await AsyncClient.connect(workshop.redis_url) as other:
+        async with await AsyncClient.connect(calls_stack.redis_url) as other:
             await other.cancel(waiting.id)
             return await (await other.pending(waiting.id)).wait(PATIENCE)
 

@@ -17,14 +17,14 @@ from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.contract.errors import CallNotFoundError, ConfigError
 from tests.waiting import wait_until
 
-WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parent.parent / "bundles" / "calls"
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     with (
         EmbeddedRedis() as server,
-        Client(Settings(redis_url=server.url), load_bundle(WORKSHOP)) as client,
+        Client(Settings(redis_url=server.url), load_bundle(CALLS_BUNDLE)) as client,
     ):
         yield client
 
@@ -141,7 +141,7 @@ def test_both_sides_of_a_fork_hear_of_their_results(program: str) -> None:
 
 def test_a_client_that_is_dropped_unclosed_leaves_no_thread_behind() -> None:
     with EmbeddedRedis() as server:
-        settings, bundle = Settings(redis_url=server.url), load_bundle(WORKSHOP)
+        settings, bundle = Settings(redis_url=server.url), load_bundle(CALLS_BUNDLE)
 
         def submitted() -> tuple[PendingCall, threading.Thread]:
             dropped = Client(settings, bundle)

@@ -30,7 +30,7 @@ from workers.extensions.state import RedisState, StateOwner
 from workers.thinking.model_calls import ModelTool
 from workers.turns.steps import patiently
 
-INFIRMARY = Path(__file__).parent.parent / "bundles" / "infirmary"
+DAMAGED_RECORDS_BUNDLE = Path(__file__).parent.parent / "bundles" / "damaged-records"
 PATIENCE = 60
 KEYS = Keys()
 CALL = new_call("coder", "bash__exec", {}, {"instance_key": "k", "turn_id": "t"})
@@ -214,7 +214,7 @@ def test_lock_of_commits_that_another_program_has_written_is_named(redis: Redis)
 
 
 def test_call_in_a_damaged_instance_fails_at_once_and_others_run() -> None:
-    with LocalStack(INFIRMARY) as stack, connect(stack.redis_url) as redis:
+    with LocalStack(DAMAGED_RECORDS_BUNDLE) as stack, connect(stack.redis_url) as redis:
         first = stack.client.call("nurse", "ward__echo", {}, instance_key="well", timeout=PATIENCE)
         [directory] = redis.keys("goondan:instance:*")
         damage(redis, directory.decode().replace("/well", "/ill"))
@@ -228,7 +228,7 @@ def test_call_in_a_damaged_instance_fails_at_once_and_others_run() -> None:
 
 def test_workers_sweep_and_go_on_though_a_table_of_all_is_damaged() -> None:
     with (
-        LocalStack(INFIRMARY, environment={"GOONDAN_LEASE_SECONDS": "3"}) as stack,
+        LocalStack(DAMAGED_RECORDS_BUNDLE, environment={"GOONDAN_LEASE_SECONDS": "3"}) as stack,
         connect(stack.redis_url) as redis,
     ):
         for key in (KEYS.agents, KEYS.workers, KEYS.counted, KEYS.limits, KEYS.instances):

@@ -23,14 +23,16 @@ from tests.integration.goondan_process import environment, goondan, goondan_prog
 from tests.unit.goondan_tasks.ledger.calls import an_event, submission
 from tests.waiting import wait_until
 
-INFIRMARY = Path(__file__).parent.parent / "bundles" / "infirmary"
+DAMAGED_RECORDS_BUNDLE = Path(__file__).parent.parent / "bundles" / "damaged-records"
 PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
 def crew() -> Iterator[Crew]:
     with LocalStack(
-        INFIRMARY, workers=0, environment={"GOONDAN_LEASE_SECONDS": "3", "GOONDAN_GRACE_SECONDS": "30"}
+        DAMAGED_RECORDS_BUNDLE,
+        workers=0,
+        environment={"GOONDAN_LEASE_SECONDS": "3", "GOONDAN_GRACE_SECONDS": "30"},
     ) as stack:
         yield Crew(stack)
 

@@ -21,7 +21,7 @@ from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 
-WAREHOUSE = Path(__file__).parents[1] / "bundles" / "warehouse"
+OUTPUTS_BUNDLE = Path(__file__).parents[1] / "bundles" / "outputs"
 PATIENCE = 120
 
 
@@ -29,7 +29,7 @@ PATIENCE = 120
 def graveyard() -> Iterator[LocalStack]:
     """A stack whose workers the tests kill; one that lives is left to the next test."""
     environment = {"GOONDAN_LEASE_SECONDS": "2"}
-    with LocalStack(WAREHOUSE, agents=["keeper"], workers=0, environment=environment) as stack:
+    with LocalStack(OUTPUTS_BUNDLE, agents=["keeper"], workers=0, environment=environment) as stack:
         yield stack
 
 

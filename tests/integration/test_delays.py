@@ -23,8 +23,8 @@ def now_of(stack: LocalStack) -> int:
         return round(redis_time(redis))
 
 
-def test_call_with_a_delay_begins_at_its_time(workshop: LocalStack, client: Client) -> None:
-    begin = now_of(workshop)
+def test_call_with_a_delay_begins_at_its_time(calls_stack: LocalStack, client: Client) -> None:
+    begin = now_of(calls_stack)
     call = client.submit("smith", "echo__args", {"n": 1}, delay=1.5)
 
     status = call.status()

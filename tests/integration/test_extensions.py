@@ -18,7 +18,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import PROGRAM, environment, goondan
 from tests.waiting import wait_until
 
-ATELIER = Path(__file__).parent.parent / "bundles" / "atelier"
+EXTENSIONS_BUNDLE = Path(__file__).parent.parent / "bundles" / "extensions"
 ORDER = ["second in", "first in", "third in", "third out", "first out", "second out"]
 
 
@@ -46,16 +46,16 @@ def weather() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def atelier(weather: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+def extensions_stack(weather: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     stop_file = tmp_path_factory.mktemp("stop") / "said"
     variables = {"WEATHER_URL": weather, "STOP_FILE": str(stop_file)}
-    with LocalStack(ATELIER, environment=variables) as stack:
+    with LocalStack(EXTENSIONS_BUNDLE, environment=variables) as stack:
         yield stack
 
 
 @pytest.fixture(scope="module")
-def client(atelier: LocalStack) -> Client:
-    return atelier.client
+def client(extensions_stack: LocalStack) -> Client:
+    return extensions_stack.client
 
 
 def framed(client: Client, note: str = "", tool: str = "brush__paint", **args: Any) -> ToolCallResult:
@@ -211,9 +211,9 @@ def test_the_documents_weather_tool_asks_a_server(client: Client) -> None:
 
 
 @pytest.mark.requirement("registry.dynamic-tools")
-def test_a_dynamic_tool_stands_in_the_catalog_that_producers_see(atelier: LocalStack) -> None:
-    with Client.connect(atelier.redis_url) as stranger:
-        catalogs = [one.catalog("painter") for one in (stranger, atelier.client)]
+def test_a_dynamic_tool_stands_in_the_catalog_that_producers_see(extensions_stack: LocalStack) -> None:
+    with Client.connect(extensions_stack.redis_url) as stranger:
+        catalogs = [one.catalog("painter") for one in (stranger, extensions_stack.client)]
 
     for catalog in catalogs:
         names = [item["name"] for item in catalog]
@@ -222,10 +222,12 @@ def test_a_dynamic_tool_stands_in_the_catalog_that_producers_see(atelier: LocalS
         assert item["source"] == {"type": "extension", "name": "weather"}
 
 
-def test_the_command_shows_dynamic_tools_and_without_redis_the_declared_ones(atelier: LocalStack) -> None:
+def test_the_command_shows_dynamic_tools_and_without_redis_the_declared_ones(
+    extensions_stack: LocalStack,
+) -> None:
     words = ("catalog", "painter", "--json")
-    shown = goondan(*words, env=environment(bundle=ATELIER, redis_url=atelier.redis_url))
-    declared = goondan(*words, env=environment(bundle=ATELIER, redis_url="redis://127.0.0.1:1"))
+    shown = goondan(*words, env=environment(bundle=EXTENSIONS_BUNDLE, redis_url=extensions_stack.redis_url))
+    declared = goondan(*words, env=environment(bundle=EXTENSIONS_BUNDLE, redis_url="redis://127.0.0.1:1"))
 
     assert "weather__get" in {item["name"] for item in shown.document}
     assert "weather__get" not in {item["name"] for item in declared.document}
@@ -241,21 +243,21 @@ def test_a_tool_registered_in_a_call_is_not_reached_without_a_step(client: Clien
     assert [call("memory__wither", turn).output for turn in ("another", "turn-of-the-vine")] == [False, True]
 
 
-def test_state_is_kept_for_each_instance_and_seen_by_other_workers(atelier: LocalStack) -> None:
-    client = atelier.client
+def test_state_is_kept_for_each_instance_and_seen_by_other_workers(extensions_stack: LocalStack) -> None:
+    client = extensions_stack.client
 
     def count(instance: str) -> Any:
         return client.call("painter", "memory__count", {}, instance_key=instance, timeout=30).output
 
     assert [count("i1"), count("i1"), count("i2")] == [1, 2, 1]
-    worker = atelier.start_worker(agents=["painter"])
-    [first] = [one for one in atelier.workers if one is not worker]
-    atelier.stop_worker(first)
+    worker = extensions_stack.start_worker(agents=["painter"])
+    [first] = [one for one in extensions_stack.workers if one is not worker]
+    extensions_stack.stop_worker(first)
     assert count("i1") == 3
     asked = {"key": "count", "instance": "i1"}
     other = client.call("painter", "memory__recall", asked, instance_key="i3", timeout=30)
     assert other.output == 3
-    atelier.start_worker()
+    extensions_stack.start_worker()
 
 
 def test_listeners_hear_of_calls_and_one_that_fails_disturbs_nobody(client: Client) -> None:
@@ -270,19 +272,21 @@ def test_listeners_hear_of_calls_and_one_that_fails_disturbs_nobody(client: Clie
 
 def test_extensions_hear_that_their_worker_stops(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    with LocalStack(ATELIER, agents=["painter"], environment={"STOP_FILE": str(said)}) as stack:
+    with LocalStack(EXTENSIONS_BUNDLE, agents=["painter"], environment={"STOP_FILE": str(said)}) as stack:
         assert not said.exists()
         stack.stop_worker(stack.workers[0])
 
     assert said.read_text() == "stopped"
 
 
-def test_a_worker_whose_extension_fails_does_not_start(tmp_path: Path, atelier: LocalStack) -> None:
-    shutil.copytree(ATELIER, tmp_path / "bundle")
+def test_a_worker_whose_extension_fails_does_not_start(tmp_path: Path, extensions_stack: LocalStack) -> None:
+    shutil.copytree(EXTENSIONS_BUNDLE, tmp_path / "bundle")
     (tmp_path / "bundle/extensions/frames.py").write_text(
         "def register(api):\n    api.pipeline.register('toolcall', print)\n"
     )
-    settings = environment(bundle=tmp_path / "bundle", redis_url=atelier.redis_url, state_root=tmp_path / "s")
+    settings = environment(
+        bundle=tmp_path / "bundle", redis_url=extensions_stack.redis_url, state_root=tmp_path / "s"
+    )
 
     command = [*PROGRAM, "worker", "--agent", "framer"]
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60, check=False)

@@ -11,7 +11,7 @@ from types import FrameType
 
 from broker_config.process_group import end_processes
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.traced_worker import AGENT, ROOT, name_of
 from tests.waiting import wait_until
 
@@ -58,7 +58,7 @@ def is_in_order(names: Sequence[str], called: Sequence[str]) -> list[str]:
 
 def test_the_page_follows_a_real_call(tmp_path: Path) -> None:
     road, place = written_road(), tmp_path / "names"
-    with traced() as of_producer, LocalStack(WORKSHOP, agents=[AGENT], workers=0) as stack:
+    with traced() as of_producer, LocalStack(CALLS_BUNDLE, agents=[AGENT], workers=0) as stack:
         worker = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.traced_worker", str(place)],
             cwd=ROOT,

@@ -16,7 +16,7 @@ from goondan_tasks.testing import LocalStack
 from tests.processes import lease_guards_of, runs
 from tests.waiting import wait_until
 
-HOLDUP = Path(__file__).parent.parent / "bundles" / "holdup"
+HELD_INTERPRETER_BUNDLE = Path(__file__).parent.parent / "bundles" / "held-interpreter"
 LEASE_SECONDS = 3
 GRACE_SECONDS = 1
 PATIENCE = 90
@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Path:
 def stack(place: Path) -> Iterator[LocalStack]:
     """Start a worker; at the end, no handler holds an interpreter any more."""
     times = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_GRACE_SECONDS": str(GRACE_SECONDS)}
-    with LocalStack(HOLDUP, environment=times) as stack:
+    with LocalStack(HELD_INTERPRETER_BUNDLE, environment=times) as stack:
         yield stack
         release(place)
 

@@ -22,7 +22,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
-WORKSHOP = Path(__file__).parents[1] / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parents[1] / "bundles" / "calls"
 PATIENCE = 60
 DAY_MS = 86_400_000
 
@@ -37,8 +37,8 @@ Client.connect().delete_instance(sys.argv[1])
 
 
 @pytest.fixture
-def redis(workshop: LocalStack) -> Iterator[Redis]:
-    with connect(workshop.redis_url) as redis:
+def redis(calls_stack: LocalStack) -> Iterator[Redis]:
+    with connect(calls_stack.redis_url) as redis:
         yield redis
 
 
@@ -48,8 +48,8 @@ def table(redis: Redis) -> Instances:
 
 
 @pytest.fixture
-def env(workshop: LocalStack) -> dict[str, str]:
-    return environment(redis_url=workshop.redis_url, state_root=workshop.state_root)
+def env(calls_stack: LocalStack) -> dict[str, str]:
+    return environment(redis_url=calls_stack.redis_url, state_root=calls_stack.state_root)
 
 
 def workdir_of(client: Client, key: str, agent: str = "smith") -> Path:
@@ -61,7 +61,7 @@ def age(redis: Redis, *keys: str) -> None:
     """Let instances be used last eight days ago."""
     seconds, _ = redis.time()
     moment = seconds * 1000 - 8 * DAY_MS
-    redis.zadd(Keys().instances, {str(InstanceDirectory.of("workshop", key)): moment for key in keys})
+    redis.zadd(Keys().instances, {str(InstanceDirectory.of("calls", key)): moment for key in keys})
 
 
 def known(client: Client) -> set[str]:
@@ -71,7 +71,7 @@ def known(client: Client) -> set[str]:
 def test_of_fifty_who_spawn_at_once_one_makes_the_instance(table: Instances) -> None:
     def spawn(number: int) -> tuple[bool, str | None]:
         owner = ("smith", f"owner-{number}")
-        spawned = table.spawn("smith", "wanted", workspace="workshop", owner=owner, cwd=f"d{number}")
+        spawned = table.spawn("smith", "wanted", workspace="calls", owner=owner, cwd=f"d{number}")
         return spawned.is_new, spawned.cwd
 
     with ThreadPoolExecutor(50) as pool:
@@ -84,10 +84,10 @@ def test_of_fifty_who_spawn_at_once_one_makes_the_instance(table: Instances) -> 
 
 
 def test_the_directory_of_a_spawned_instance_is_where_its_calls_work(
-    client: Client, table: Instances, workshop: LocalStack
+    client: Client, table: Instances, calls_stack: LocalStack
 ) -> None:
     host = workdir_of(client, "host")
-    table.spawn("smith", "guest", workspace="workshop", owner=("smith", "host"), cwd="host/workspace/part")
+    table.spawn("smith", "guest", workspace="calls", owner=("smith", "host"), cwd="host/workspace/part")
     assert workdir_of(client, "guest") == host / "part"
     assert workdir_of(client, "guest", "apprentice") == host.parents[1] / "guest" / "workspace"
     large = client.call(
@@ -101,7 +101,7 @@ def test_a_directory_that_leads_outside_since_is_refused(
     client: Client, table: Instances, tmp_path: Path
 ) -> None:
     instances = workdir_of(client, "any").parents[1]
-    table.spawn("smith", "lured", workspace="workshop", owner=("smith", "any"), cwd="lure/workspace")
+    table.spawn("smith", "lured", workspace="calls", owner=("smith", "any"), cwd="lure/workspace")
     (instances / "lure").symlink_to(tmp_path)
     result = client.call("smith", "echo__context", {}, instance_key="lured", timeout=PATIENCE)
     assert result.error is not None
@@ -145,7 +145,7 @@ def test_a_deletion_killed_in_the_middle_has_lost_nothing(
     assert died.returncode == -signal.SIGKILL
     assert not workdir.exists()
 
-    record = Keys().instance(str(InstanceDirectory.of("workshop", "survivor")))
+    record = Keys().instance(str(InstanceDirectory.of("calls", "survivor")))
     mark = redis.hget(record, "retiring")
     assert isinstance(mark, bytes)
     redis.hset(record, "retiring", mark.split()[0] + b" 1")  # its time is over
@@ -178,7 +178,7 @@ def test_the_command_line_lists_and_deletes(client: Client, env: dict[str, str])
     workdir = workdir_of(client, "한글 " + "x" * 300)
     rows = goondan("instances", "--agent", "smith", "--json", env=env).document
     [row] = [row for row in rows if row["instanceKey"].startswith("한글")]
-    assert (row["target"], row["workspace"]) == ("smith", "workshop")
+    assert (row["target"], row["workspace"]) == ("smith", "calls")
     assert row["instanceKey"] in goondan("instances", env=env).stdout
     done = goondan("instances", "delete", row["instanceKey"], "--yes", env=env)
     assert (done.exit_code, done.stdout) == (0, "removed 1\n")
@@ -207,11 +207,11 @@ async def deleted_by_coroutine(url: str) -> set[str]:
 
 
 def test_coroutines_do_the_same(
-    client: Client, workshop: LocalStack, monkeypatch: pytest.MonkeyPatch
+    client: Client, calls_stack: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workdir = workdir_of(client, "by-coroutine")
-    monkeypatch.setenv("GOONDAN_STATE_ROOT", str(workshop.state_root))
-    assert "by-coroutine" not in asyncio.run(deleted_by_coroutine(workshop.redis_url))
+    monkeypatch.setenv("GOONDAN_STATE_ROOT", str(calls_stack.state_root))
+    assert "by-coroutine" not in asyncio.run(deleted_by_coroutine(calls_stack.redis_url))
     assert not workdir.exists()
 
 

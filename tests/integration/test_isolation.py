@@ -15,7 +15,7 @@ from tests.integration.crew import Crew
 from tests.processes import children_of, lease_guards_of, runs
 from tests.waiting import wait_until
 
-FOUNDRY = Path(__file__).parent.parent / "bundles" / "foundry"
+ISOLATION_BUNDLE = Path(__file__).parent.parent / "bundles" / "isolation"
 PATIENCE = 60
 
 Call = Callable[..., ToolCallResult]
@@ -24,7 +24,7 @@ Call = Callable[..., ToolCallResult]
 @pytest.fixture(scope="module")
 def stack() -> Iterator[LocalStack]:
     limits = {"GOONDAN_MAX_ARGS_BYTES": "4000000", "GOONDAN_MAX_OUTPUT_BYTES": "4000000"}
-    with LocalStack(FOUNDRY, environment=limits) as stack:
+    with LocalStack(ISOLATION_BUNDLE, environment=limits) as stack:
         yield stack
 
 
@@ -302,7 +302,7 @@ def test_there_are_never_more_children_than_places(stack: LocalStack, call: Call
 def crew() -> Iterator[Crew]:
     """A stack with short leases, for tests that end its workers."""
     environment = {"GOONDAN_LEASE_SECONDS": "2"}
-    with LocalStack(FOUNDRY, workers=0, environment=environment) as stack:
+    with LocalStack(ISOLATION_BUNDLE, workers=0, environment=environment) as stack:
         yield Crew(stack)
 
 

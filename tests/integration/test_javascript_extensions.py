@@ -19,12 +19,12 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.test_extensions import Weather
 from tests.waiting import wait_until
 
-LIGHTHOUSE = Path(__file__).parent.parent / "bundles" / "lighthouse"
+JAVASCRIPT_EXTENSIONS_BUNDLE = Path(__file__).parent.parent / "bundles" / "javascript-extensions"
 PATIENCE = 60
 
 
 @dataclass
-class Lighthouse:
+class ExtensionsStack:
     """A worker that serves the bundle's agents."""
 
     stack: LocalStack
@@ -62,9 +62,9 @@ def weather() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module", params=["node", "bun"])
-def lighthouse(
+def extensions(
     request: pytest.FixtureRequest, weather: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lighthouse]:
+) -> Iterator[ExtensionsStack]:
     if find_runtime(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     notes = tmp_path_factory.mktemp(request.param) / "notes"
@@ -75,8 +75,8 @@ def lighthouse(
         "WEATHER_URL": weather,
         "NOTES": str(notes),
     }
-    with LocalStack(LIGHTHOUSE, environment=variables) as stack:
-        yield Lighthouse(stack, notes)
+    with LocalStack(JAVASCRIPT_EXTENSIONS_BUNDLE, environment=variables) as stack:
+        yield ExtensionsStack(stack, notes)
 
 
 def error_of(result: ToolCallResult) -> tuple[str, str]:
@@ -88,35 +88,35 @@ def error_of(result: ToolCallResult) -> tuple[str, str]:
 
 
 @pytest.mark.requirement("middleware.registration")
-def test_the_documents_logger_of_tool_calls_logs_them(lighthouse: Lighthouse) -> None:
-    assert lighthouse.call("beacon__old").output == "old"
+def test_the_documents_logger_of_tool_calls_logs_them(extensions: ExtensionsStack) -> None:
+    assert extensions.call("beacon__old").output == "old"
 
-    wait_until(lambda: re.search(r"Tool 완료: beacon__old \(\d+ms\)", lighthouse.log()))
-    assert "Tool 호출: beacon__old {} " in lighthouse.log()
-    assert "extension=tool-logger" in lighthouse.log()
+    wait_until(lambda: re.search(r"Tool 완료: beacon__old \(\d+ms\)", extensions.log()))
+    assert "Tool 호출: beacon__old {} " in extensions.log()
+    assert "extension=tool-logger" in extensions.log()
 
 
 @pytest.mark.requirement("dynamic.register")
-def test_the_documents_weather_tool_answers_and_fails_as_its_service(lighthouse: Lighthouse) -> None:
-    assert lighthouse.call("weather__get", {"city": "Seoul"}).output == {"city": "Seoul", "celsius": 21}
-    assert error_of(lighthouse.call("weather__get", {"city": "Atlantis"})) == ("E_TOOL", "날씨 API 오류: 404")
-    assert error_of(lighthouse.call("weather__get", {}))[0] == "E_TOOL_INVALID_ARGS"
+def test_the_documents_weather_tool_answers_and_fails_as_its_service(extensions: ExtensionsStack) -> None:
+    assert extensions.call("weather__get", {"city": "Seoul"}).output == {"city": "Seoul", "celsius": 21}
+    assert error_of(extensions.call("weather__get", {"city": "Atlantis"})) == ("E_TOOL", "날씨 API 오류: 404")
+    assert error_of(extensions.call("weather__get", {}))[0] == "E_TOOL_INVALID_ARGS"
 
 
 @pytest.mark.requirement("v1.dynamic-register")
-def test_the_older_documents_weather_tool_answers(lighthouse: Lighthouse) -> None:
+def test_the_older_documents_weather_tool_answers(extensions: ExtensionsStack) -> None:
     args = {"city": "Seoul", "units": "metric", "times": 1}
 
-    assert lighthouse.call("weather.get", args).output == {"city": "Seoul", "celsius": 21, "tune": "low"}
+    assert extensions.call("weather.get", args).output == {"city": "Seoul", "celsius": 21, "tune": "low"}
 
 
 @pytest.mark.requirement("v1.pipeline-points")
-def test_the_older_documents_loggers_tell_of_calls_and_of_errors(lighthouse: Lighthouse) -> None:
-    before = lighthouse.said().count("once")
-    assert lighthouse.call("bell.ring").output["rang"] == 2
-    assert lighthouse.call("bell.crack").error is not None
+def test_the_older_documents_loggers_tell_of_calls_and_of_errors(extensions: ExtensionsStack) -> None:
+    before = extensions.said().count("once")
+    assert extensions.call("bell.ring").output["rang"] == 2
+    assert extensions.call("bell.crack").error is not None
 
-    wait_until(lambda: "tool.error bell.crack cracked" in lighthouse.said())
+    wait_until(lambda: "tool.error bell.crack cracked" in extensions.said())
     for line in (
         r"Tool 호출: bell\.ring",
         r"Tool 완료: bell\.ring \(\d+ms\)",
@@ -124,13 +124,13 @@ def test_the_older_documents_loggers_tell_of_calls_and_of_errors(lighthouse: Lig
         r"\[Tool\] 호출: \{\\n +name: 'bell.ring',\\n +arguments: \{ times: 2 \},\\n +turnId: 'turn-",
         r"\[Tool\] 완료: \{ name: 'bell.ring', status: 'ok', elapsed: '\d+ms' \}",
     ):
-        wait_until(lambda line=line: re.search(line, lighthouse.log()), show=lambda line=line: line)  # type: ignore[misc]
-    assert lighthouse.said().count("once") == before + (before == 0)
+        wait_until(lambda line=line: re.search(line, extensions.log()), show=lambda line=line: line)  # type: ignore[misc]
+    assert extensions.said().count("once") == before + (before == 0)
 
 
 @pytest.mark.requirement("v1.catalog-per-step")
-def test_the_older_documents_mutator_of_the_catalog_adds_dynamic_tools(lighthouse: Lighthouse) -> None:
-    step = lighthouse.client.turn("warden", "older").step(timeout=PATIENCE)
+def test_the_older_documents_mutator_of_the_catalog_adds_dynamic_tools(extensions: ExtensionsStack) -> None:
+    step = extensions.client.turn("warden", "older").step(timeout=PATIENCE)
 
     sources = {item.name: (item.source.type, item.source.name) for item in step.catalog}
     assert sources == {
@@ -146,8 +146,8 @@ def test_the_older_documents_mutator_of_the_catalog_adds_dynamic_tools(lighthous
 
 
 @pytest.mark.requirement("middleware.context", "middleware.next", "middleware.tool-call-wraps-handler")
-def test_arguments_metadata_and_results_are_changed_on_the_way(lighthouse: Lighthouse) -> None:
-    first, second = (lighthouse.shine(instance_key="counted").output for _ in range(2))
+def test_arguments_metadata_and_results_are_changed_on_the_way(extensions: ExtensionsStack) -> None:
+    first, second = (extensions.shine(instance_key="counted").output for _ in range(2))
 
     told = {"from": "closely", "inner": True}
     shone = {"got": {"colour": "red"}, "instance": "counted", "told": told, "keys": ["calls"]}
@@ -167,26 +167,26 @@ def test_arguments_metadata_and_results_are_changed_on_the_way(lighthouse: Light
     ],
 )
 def test_what_a_middleware_does_wrong_is_said(
-    lighthouse: Lighthouse, note: str, code: str, message: str
+    extensions: ExtensionsStack, note: str, code: str, message: str
 ) -> None:
-    result = lighthouse.shine(note)
+    result = extensions.shine(note)
 
     assert error_of(result)[0] == code
     assert error_of(result)[1].startswith(message)
 
 
-def test_a_middleware_may_answer_itself_or_pass_on_what_is_inside(lighthouse: Lighthouse) -> None:
-    assert lighthouse.shine("alone").output == {"instead": True}
-    passed_on = lighthouse.shine("nothing", instance_key="n").output
+def test_a_middleware_may_answer_itself_or_pass_on_what_is_inside(extensions: ExtensionsStack) -> None:
+    assert extensions.shine("alone").output == {"instead": True}
+    passed_on = extensions.shine("nothing", instance_key="n").output
     assert passed_on == {"got": {"colour": " red ", "note": "nothing"}, "instance": "n"}
 
 
-def test_errors_keep_their_names_codes_and_texts_across_the_processes(lighthouse: Lighthouse) -> None:
+def test_errors_keep_their_names_codes_and_texts_across_the_processes(extensions: ExtensionsStack) -> None:
     told = {"name": "ToolError", "code": "E_NO_OIL", "message": "No oil.", "suggestion": "Fill it up."}
-    assert lighthouse.call("lamp__refuse").output == told
+    assert extensions.call("lamp__refuse").output == told
 
     rethrown, reworded = (
-        lighthouse.call("lamp__refuse", {"note": note}).error for note in ("rethrow", "reword")
+        extensions.call("lamp__refuse", {"note": note}).error for note in ("rethrow", "reword")
     )
     assert rethrown is not None
     assert reworded is not None
@@ -194,9 +194,9 @@ def test_errors_keep_their_names_codes_and_texts_across_the_processes(lighthouse
     assert reworded.model_dump(exclude={"help_url"}) == {**told, "message": "No oil. Ask the harbour."}
 
 
-def test_an_event_passes_turn_step_and_tool_call_middlewares(lighthouse: Lighthouse) -> None:
+def test_an_event_passes_turn_step_and_tool_call_middlewares(extensions: ExtensionsStack) -> None:
     calls = [{"id": "c1", "name": "lamp__shine", "args": {"colour": "blue"}}]
-    answer = lighthouse.client.request(
+    answer = extensions.client.request(
         "keeper", {"calls": calls}, instance_key="event", timeout=PATIENCE
     ).response
 
@@ -209,9 +209,9 @@ def test_an_event_passes_turn_step_and_tool_call_middlewares(lighthouse: Lightho
 
 
 @pytest.mark.requirement("v1.pipeline-points")
-def test_an_event_passes_all_points_of_the_older_version(lighthouse: Lighthouse) -> None:
+def test_an_event_passes_all_points_of_the_older_version(extensions: ExtensionsStack) -> None:
     calls = [{"id": "c1", "name": "bell.ring", "args": {"times": 2}}]
-    answer = lighthouse.client.request(
+    answer = extensions.client.request(
         "warden", {"calls": calls}, instance_key="event", timeout=PATIENCE
     ).response
 
@@ -221,8 +221,8 @@ def test_an_event_passes_all_points_of_the_older_version(lighthouse: Lighthouse)
     assert rang == {"rang": 3, "tune": "low", "points": ["toolCall.pre", "toolCall.post"], "results": True}
 
 
-def test_an_older_tool_of_an_extension_uses_what_its_api_has(lighthouse: Lighthouse) -> None:
-    looked = [lighthouse.call("tower.look", instance_key="tower").output["state"] for _ in range(2)]
+def test_an_older_tool_of_an_extension_uses_what_its_api_has(extensions: ExtensionsStack) -> None:
+    looked = [extensions.call("tower.look", instance_key="tower").output["state"] for _ in range(2)]
 
     assert looked == [{"looked": 1}, {"looked": 2}]
 
@@ -232,55 +232,57 @@ def test_an_older_tool_of_an_extension_uses_what_its_api_has(lighthouse: Lightho
 
 @pytest.mark.parametrize("note", ["hang", "hang inside"])
 def test_a_killed_host_fails_the_call_in_it_and_the_next_one_runs_in_a_new_one(
-    lighthouse: Lighthouse, note: str
+    extensions: ExtensionsStack, note: str
 ) -> None:
-    before = lighthouse.pid()
-    pending = lighthouse.client.submit("keeper", "lamp__shine", {"colour": "red", "note": note})
-    wait_until(lambda: lighthouse.said()[-1:] == [f"hangs in {before}"], show=lighthouse.said)
+    before = extensions.pid()
+    pending = extensions.client.submit("keeper", "lamp__shine", {"colour": "red", "note": note})
+    wait_until(lambda: extensions.said()[-1:] == [f"hangs in {before}"], show=extensions.said)
     os.kill(before, signal.SIGKILL)
 
     code, message = error_of(pending.result(PATIENCE))
     assert code == "E_MIDDLEWARE"
     assert "did not end. The extension's process was ended by SIGKILL." in message
     assert ("What is further inside of it has run." in message) == (note == "hang inside")
-    assert lighthouse.shine().status == "ok"
-    assert lighthouse.pid() != before
+    assert extensions.shine().status == "ok"
+    assert extensions.pid() != before
 
 
-def test_what_is_registered_differently_after_a_restart_is_logged(lighthouse: Lighthouse) -> None:
-    differs = lighthouse.notes.with_name("notes.differs")
+def test_what_is_registered_differently_after_a_restart_is_logged(extensions: ExtensionsStack) -> None:
+    differs = extensions.notes.with_name("notes.differs")
     differs.touch()
-    os.kill(lighthouse.pid(), signal.SIGKILL)
-    wait_until(lambda: lighthouse.shine().status == "ok")
+    os.kill(extensions.pid(), signal.SIGKILL)
+    wait_until(lambda: extensions.shine().status == "ok")
 
-    assert lighthouse.call("beacon__new").output == "new"
-    assert "extension.registered_differently" in lighthouse.log()
-    code, message = error_of(lighthouse.call("beacon__old"))
+    assert extensions.call("beacon__new").output == "new"
+    assert "extension.registered_differently" in extensions.log()
+    code, message = error_of(extensions.call("beacon__old"))
     assert code == "E_TOOL_NOT_FOUND"
     assert "'beacon' was started again" in message
     differs.unlink()
-    os.kill(lighthouse.pid(), signal.SIGKILL)
-    wait_until(lambda: lighthouse.call("beacon__old").status == "ok")
+    os.kill(extensions.pid(), signal.SIGKILL)
+    wait_until(lambda: extensions.call("beacon__old").status == "ok")
 
 
-def test_a_blocked_host_is_ended_at_the_calls_limit(lighthouse: Lighthouse) -> None:
-    before = lighthouse.pid()
+def test_a_blocked_host_is_ended_at_the_calls_limit(extensions: ExtensionsStack) -> None:
+    before = extensions.pid()
 
-    assert error_of(lighthouse.call("lamp__brief", {"note": "spin"}))[0] == "E_TOOL_TIMEOUT"
-    wait_until(lambda: lighthouse.shine().status == "ok")
-    assert lighthouse.pid() != before
-
-
-def test_a_cancelled_call_aborts_the_signal_of_its_middleware(lighthouse: Lighthouse) -> None:
-    assert error_of(lighthouse.call("lamp__brief", {"note": "signal"}))[0] == "E_TOOL_TIMEOUT"
-
-    wait_until(lambda: "aborted: E_TOOL_CANCELLED" in lighthouse.said())
+    assert error_of(extensions.call("lamp__brief", {"note": "spin"}))[0] == "E_TOOL_TIMEOUT"
+    wait_until(lambda: extensions.shine().status == "ok")
+    assert extensions.pid() != before
 
 
-def test_a_tool_of_an_extension_has_its_workdir_and_the_state_of_instances(lighthouse: Lighthouse) -> None:
-    lighthouse.shine(instance_key="here")
+def test_a_cancelled_call_aborts_the_signal_of_its_middleware(extensions: ExtensionsStack) -> None:
+    assert error_of(extensions.call("lamp__brief", {"note": "signal"}))[0] == "E_TOOL_TIMEOUT"
 
-    looked = lighthouse.call("beacon__look", instance_key="here").output
+    wait_until(lambda: "aborted: E_TOOL_CANCELLED" in extensions.said())
+
+
+def test_a_tool_of_an_extension_has_its_workdir_and_the_state_of_instances(
+    extensions: ExtensionsStack,
+) -> None:
+    extensions.shine(instance_key="here")
+
+    looked = extensions.call("beacon__look", instance_key="here").output
     assert {**looked, "pid": 0} == {"pid": 0, "calls": 1, "other": "none", "cwd": True}
 
 
@@ -288,8 +290,8 @@ def test_listeners_hear_of_calls_and_that_the_worker_stops(weather: str, tmp_pat
     if find_runtime() is None:
         pytest.skip("neither Node nor Bun is installed")
     notes = tmp_path / "notes"
-    with LocalStack(LIGHTHOUSE, ["keeper"], environment={"NOTES": str(notes)}) as stack:
-        Lighthouse(stack, notes).shine()
+    with LocalStack(JAVASCRIPT_EXTENSIONS_BUNDLE, ["keeper"], environment={"NOTES": str(notes)}) as stack:
+        ExtensionsStack(stack, notes).shine()
 
     said = notes.read_text().splitlines()
     assert said[:2] == ["registered beacon of keeper with 3", "flash register"]

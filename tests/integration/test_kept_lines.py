@@ -13,20 +13,22 @@ from tests.integration.goondan_process import environment, goondan
 from tests.javascript_runtimes import NAMES, runtime
 from tests.waiting import wait_until
 
-LOGBOOK = Path(__file__).parents[1] / "bundles" / "logbook"
+KEPT_LINES_BUNDLE = Path(__file__).parents[1] / "bundles" / "kept-lines"
 PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[LocalStack]:
-    with LocalStack(LOGBOOK) as running:
+    with LocalStack(KEPT_LINES_BUNDLE) as running:
         yield running
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def script_stack(request: pytest.FixtureRequest) -> Iterator[LocalStack]:
     name = runtime(request.param).name
-    with LocalStack(LOGBOOK, agents=["mate", "bosun"], environment={"GOONDAN_JAVASCRIPT": name}) as running:
+    with LocalStack(
+        KEPT_LINES_BUNDLE, agents=["mate", "bosun"], environment={"GOONDAN_JAVASCRIPT": name}
+    ) as running:
         yield running
 
 
@@ -167,7 +169,9 @@ def test_show_prints_the_lines_with_control_characters_escaped(stack: LocalStack
 
 
 def test_a_call_whose_worker_died_says_that_its_lines_are_not_kept() -> None:
-    with LocalStack(LOGBOOK, agents=["sailor"], environment={"GOONDAN_LEASE_SECONDS": "2"}) as stack:
+    with LocalStack(
+        KEPT_LINES_BUNDLE, agents=["sailor"], environment={"GOONDAN_LEASE_SECONDS": "2"}
+    ) as stack:
         call = failed(stack, "sailor", "log__dies")
         text = goondan("show", call.id, env=environment(redis_url=stack.redis_url)).stdout
         assert attempts(stack, call)[-1].log is None

@@ -12,7 +12,7 @@ from goondan_tasks.contract.messages import CallLogFields, ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 
-PARLOUR = Path(__file__).parent.parent / "bundles" / "parlour"
+LOG_LINES_BUNDLE = Path(__file__).parent.parent / "bundles" / "log-lines"
 PATIENCE = 60
 
 Line = dict[str, str]
@@ -40,7 +40,7 @@ def expected(result: ToolCallResult) -> Line:
 def test_every_line_about_a_call_says_which_call_run_and_trace_it_is_about(
     log_format: str, read: Callable[[str], list[Line]]
 ) -> None:
-    with LocalStack(PARLOUR, concurrency=2, environment={"GOONDAN_LOG_FORMAT": log_format}) as stack:
+    with LocalStack(LOG_LINES_BUNDLE, concurrency=2, environment={"GOONDAN_LOG_FORMAT": log_format}) as stack:
         lines_of: dict[str, list[Line]] = {}
         results = [
             stack.client.call("host", tool, instance_key="k-1", correlation_id=f"corr-{n}", timeout=PATIENCE)

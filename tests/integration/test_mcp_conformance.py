@@ -21,7 +21,7 @@ from tests.node_packages import node_modules
 
 pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(600)]
 
-PUPIL = Path(__file__).parent.parent / "bundles" / "conformance"
+PUPIL = Path(__file__).parent.parent / "bundles" / "mcp-tools"
 SUITE_SECONDS = 240
 
 HANDSHAKE = "2025-11-25"

@@ -15,7 +15,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import PROGRAM, environment, serving
 from tests.node_packages import FOLDERS, node, node_modules
 
-PUPIL = Path(__file__).parent.parent / "bundles" / "conformance"
+PUPIL = Path(__file__).parent.parent / "bundles" / "mcp-tools"
 PATIENCE = 60
 #: what Node and three servers may take to start on a busy machine
 START_SECONDS = 40

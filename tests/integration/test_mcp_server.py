@@ -35,7 +35,7 @@ from tests.integration.mcp_doors import (
 from tests.processes import runs
 from tests.waiting import wait_until
 
-WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parent.parent / "bundles" / "calls"
 
 WAITS = "patient__waits"
 HANDSHAKE = {
@@ -60,7 +60,7 @@ def _left_open() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def doors() -> Iterator[Doors]:
     with (
-        LocalStack(WORKSHOP, agents=["smith"], workers=2, concurrency=1) as stack,
+        LocalStack(CALLS_BUNDLE, agents=["smith"], workers=2, concurrency=1) as stack,
         mcp_over_http(stack) as url,
     ):
         yield Doors(stack, url)

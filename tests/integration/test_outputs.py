@@ -24,7 +24,7 @@ from goondan_tasks.contract.names import READ_OUTPUT_TOOL
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, goondan_program
 
-WAREHOUSE = Path(__file__).parents[1] / "bundles" / "warehouse"
+OUTPUTS_BUNDLE = Path(__file__).parents[1] / "bundles" / "outputs"
 PATIENCE = 60
 LIMIT = 262_144
 LARGE = {"characters": 300_000, "of": 'a"b\\한🙂\n'}
@@ -33,7 +33,7 @@ LARGE = {"characters": 300_000, "of": 'a"b\\한🙂\n'}
 @pytest.fixture(scope="module")
 def stack() -> Iterator[LocalStack]:
     """Run one worker for the keeper; the clerk has none."""
-    with LocalStack(WAREHOUSE, agents=["keeper"]) as running:
+    with LocalStack(OUTPUTS_BUNDLE, agents=["keeper"]) as running:
         yield running
 
 
@@ -160,7 +160,7 @@ def test_an_async_producer_reads_it_too(client: Client) -> None:
 
 
 def test_without_a_worker_the_reader_waits_as_long_as_it_wants_to(tmp_path: Path) -> None:
-    with LocalStack(WAREHOUSE, agents=["keeper"]) as stack:
+    with LocalStack(OUTPUTS_BUNDLE, agents=["keeper"]) as stack:
         call_id = large(stack.client).meta.id
         stack.stop_worker(stack.workers[0])
         with pytest.raises(WaitTimeout):

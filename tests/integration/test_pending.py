@@ -22,20 +22,20 @@ from goondan_tasks.contract.errors import (
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 
-HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
+PENDING_BUNDLE = Path(__file__).parent.parent / "bundles" / "pending"
 PUBLIC_URL = "https://goondan.example/hooks/"
 PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
-def harbour() -> Iterator[LocalStack]:
-    with LocalStack(HARBOUR, environment={"GOONDAN_PUBLIC_URL": PUBLIC_URL}) as stack:
+def pending_stack() -> Iterator[LocalStack]:
+    with LocalStack(PENDING_BUNDLE, environment={"GOONDAN_PUBLIC_URL": PUBLIC_URL}) as stack:
         yield stack
 
 
 @pytest.fixture(scope="module")
-def client(harbour: LocalStack) -> Client:
-    return harbour.client
+def client(pending_stack: LocalStack) -> Client:
+    return pending_stack.client
 
 
 def begun(
@@ -55,12 +55,14 @@ def test_the_documents_own_build_is_pending_with_its_handle_and_its_message(clie
     assert result.meta.awaits == "completion"
 
 
-def test_an_agent_with_an_entry_hears_in_a_turn_of_its_own_how_its_call_ended(harbour: LocalStack) -> None:
-    client = harbour.client
+def test_an_agent_with_an_entry_hears_in_a_turn_of_its_own_how_its_call_ended(
+    pending_stack: LocalStack,
+) -> None:
+    client = pending_stack.client
     order = {"tool": "jobs__begin", "args": {"handle": "job-8"}}
     answer = client.request("clerk", order, instance_key="desk", timeout=PATIENCE)
     client.fail(answer.response["meta"]["id"], {"code": "E_COMPILER", "message": "line 3"})
-    heard = harbour.state_root / "workspaces" / "harbour" / "instances" / "desk" / "workspace" / "heard"
+    heard = pending_stack.state_root / "workspaces" / "pending" / "instances" / "desk" / "workspace" / "heard"
     wait_until(lambda: heard.exists() and heard.read_text().endswith("\n"), PATIENCE)
     [told] = [json.loads(line) for line in heard.read_text().splitlines()]
     assert (told["handle"], told["status"]) == ("job-8", "error")
@@ -145,9 +147,9 @@ def test_waiting_for_the_completion_of_a_pending_call_ends_in_time(client: Clien
     assert call.result(PATIENCE).status == "ok"
 
 
-def test_an_event_loop_waits_for_a_completion(harbour: LocalStack) -> None:
+def test_an_event_loop_waits_for_a_completion(pending_stack: LocalStack) -> None:
     async def complete() -> Any:
-        async with await AsyncClient.connect(harbour.redis_url, bundle=HARBOUR) as client:
+        async with await AsyncClient.connect(pending_stack.redis_url, bundle=PENDING_BUNDLE) as client:
             call = await client.submit("builder", "jobs__begin", {})
             assert (await call).status == "pending"
             waiting = asyncio.create_task(call.wait(PATIENCE, wait_pending=True))
@@ -204,8 +206,8 @@ def test_a_completion_that_is_quicker_than_the_handler_is_kept_for_it(
         client.complete_with_token(call.id, token, "again")
 
 
-def test_what_is_not_pending_cannot_be_completed(harbour: LocalStack) -> None:
-    client = harbour.client
+def test_what_is_not_pending_cannot_be_completed(pending_stack: LocalStack) -> None:
+    client = pending_stack.client
     with pytest.raises(CallNotFoundError):
         client.resolve("nobody", 1)
     with pytest.raises(CallNotFoundError):
@@ -213,7 +215,7 @@ def test_what_is_not_pending_cannot_be_completed(harbour: LocalStack) -> None:
     ended = client.call("builder", "guarded__look", {}, timeout=PATIENCE)
     with pytest.raises(CallClosedError):
         client.resolve(ended.meta.id, 1)
-    with LocalStack(HARBOUR, workers=0) as empty:
+    with LocalStack(PENDING_BUNDLE, workers=0) as empty:
         queued = empty.client.submit("builder", "jobs__begin", {})
         with pytest.raises(CallNotPendingError, match="it is queued"):
             empty.client.resolve(queued.id, 1)

@@ -16,7 +16,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.results import error_of
 from tests.waiting import wait_until
 
@@ -24,8 +24,8 @@ PATIENCE = 60
 
 
 @pytest.fixture
-def plain_celery(workshop: LocalStack) -> Iterator[Celery]:
-    with Celery(broker=workshop.redis_url, backend=workshop.redis_url) as app:
+def plain_celery(calls_stack: LocalStack) -> Iterator[Celery]:
+    with Celery(broker=calls_stack.redis_url, backend=calls_stack.redis_url) as app:
         yield app
         gc.collect()  # an AsyncResult talks to Redis when it is collected
 
@@ -87,7 +87,7 @@ def test_a_plain_message_that_holds_no_call_is_answered(
 
 @pytest.mark.parametrize("body", ["no json", "[" * 50_000, '{"a": NaN}', "7", "[]", "[1,2]", '"text"'])
 def test_a_message_that_cannot_be_read_is_answered(
-    client: Client, workshop: LocalStack, plain_celery: Celery, body: str
+    client: Client, calls_stack: LocalStack, plain_celery: Celery, body: str
 ) -> None:
     call_id = f"unreadable-{len(body)}"
     with plain_celery.connection() as connection:
@@ -120,9 +120,9 @@ def test_a_message_that_cannot_be_read_is_answered(
     ],
 )
 def test_garbage_in_a_queue_is_dropped_and_the_worker_goes_on(
-    client: Client, workshop: LocalStack, garbage: bytes
+    client: Client, calls_stack: LocalStack, garbage: bytes
 ) -> None:
-    with Redis.from_url(workshop.redis_url) as redis:
+    with Redis.from_url(calls_stack.redis_url) as redis:
         redis.lpush("agent.smith", garbage)
         wait_until(lambda: redis.llen("agent.smith") == 0)
     assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
@@ -241,7 +241,7 @@ def test_a_call_that_has_expired_is_not_run(plain_celery: Celery) -> None:
 
 def test_a_message_that_a_dead_worker_held_for_its_time_is_handled_by_another() -> None:
     call = {"toolName": "echo__args", "args": {}}
-    with LocalStack(WORKSHOP, agents=["smith"], environment={"GOONDAN_LEASE_SECONDS": "2"}) as stack:
+    with LocalStack(CALLS_BUNDLE, agents=["smith"], environment={"GOONDAN_LEASE_SECONDS": "2"}) as stack:
         [holder], redis = stack.workers, stack.client._redis
         with Celery(broker=stack.redis_url, backend=stack.redis_url) as app:
             sent = app.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.smith", countdown=5)

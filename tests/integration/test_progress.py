@@ -9,7 +9,7 @@ from tests.waiting import wait_until
 
 PATIENCE = 60
 
-WORKSHOP = Path(__file__).parents[1] / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parents[1] / "bundles" / "calls"
 
 
 def done(call: PendingCall) -> float | None:
@@ -43,17 +43,17 @@ def test_of_very_many_reports_the_last_one_arrives(client: Client, tmp_path: Pat
 
 def test_what_the_first_handler_on_a_new_redis_tells_at_its_end_arrives(tmp_path: Path) -> None:
     (tmp_path / "guest").touch()
-    with LocalStack(WORKSHOP, agents=["smith"]) as stack:
+    with LocalStack(CALLS_BUNDLE, agents=["smith"]) as stack:
         assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
         call = stack.client.submit("smith", "teller__counts", {"steps": 0, "place": str(tmp_path)})
         assert call.result(PATIENCE).output == "counted"
         assert done(call) == 0
 
 
-def test_the_record_of_a_call_has_its_progress(workshop: LocalStack, tmp_path: Path) -> None:
-    call = workshop.client.submit("smith", "teller__counts", {"steps": 3, "place": str(tmp_path)})
+def test_the_record_of_a_call_has_its_progress(calls_stack: LocalStack, tmp_path: Path) -> None:
+    call = calls_stack.client.submit("smith", "teller__counts", {"steps": 3, "place": str(tmp_path)})
     wait_until(lambda: done(call) == 2, PATIENCE)
-    env = environment(redis_url=workshop.redis_url)
+    env = environment(redis_url=calls_stack.redis_url)
     [listed] = [row for row in goondan("calls", "--json", env=env).document if row["id"] == call.id]
     updated_at = listed["progress"].pop("updatedAt")
     earlier = [{"done": step, "total": 3, "message": f"step {step}"} for step in range(2)]

@@ -15,7 +15,7 @@ from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
@@ -47,7 +47,7 @@ class RestrictedStack(LocalStack):
 
 @pytest.fixture(scope="module")
 def restricted() -> Iterator[RestrictedStack]:
-    with RestrictedStack(WORKSHOP, agents=["smith"]) as stack:
+    with RestrictedStack(CALLS_BUNDLE, agents=["smith"]) as stack:
         yield stack
 
 

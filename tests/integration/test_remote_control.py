@@ -11,7 +11,7 @@ from redis import Redis
 
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.crew import Crew
 from tests.integration.diary import BUNDLE, Diary
 from tests.waiting import wait_until
@@ -37,7 +37,7 @@ class Control:
 
 @pytest.fixture(scope="module")
 def crew() -> Iterator[Crew]:
-    with LocalStack(WORKSHOP, agents=["smith"], workers=0) as stack:
+    with LocalStack(CALLS_BUNDLE, agents=["smith"], workers=0) as stack:
         yield Crew(stack)
 
 

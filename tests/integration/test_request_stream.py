@@ -31,7 +31,7 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.testing import LocalStack
 
-HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
+PENDING_BUNDLE = Path(__file__).parent.parent / "bundles" / "pending"
 PATIENCE = 60.0
 CALLED = ToolCalled(step=0, id="call_1", call_id="c-1", tool="jobs__begin", args={})
 KEYS = Keys()
@@ -39,7 +39,7 @@ KEYS = Keys()
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[LocalStack]:
-    with LocalStack(HARBOUR, workers=0) as stack:
+    with LocalStack(PENDING_BUNDLE, workers=0) as stack:
         yield stack
 
 

@@ -17,7 +17,7 @@ from broker_config.settings import Settings
 from goondan_tasks.client import PendingCall
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.crew import Crew
 from tests.waiting import wait_until
 
@@ -28,7 +28,7 @@ RUNNING = "goondan:running:smith"
 
 @pytest.fixture(scope="module")
 def crew() -> Iterator[Crew]:
-    with LocalStack(WORKSHOP, agents=["smith"], workers=0) as stack:
+    with LocalStack(CALLS_BUNDLE, agents=["smith"], workers=0) as stack:
         yield Crew(stack)
 
 

@@ -13,7 +13,7 @@ from goondan_tasks.testing import LocalStack
 from tests.git_bundle import GitBundle, make_bundle
 from tests.waiting import wait_until
 
-WARDROBE = Path(__file__).parents[1] / "bundles" / "wardrobe"
+REVISIONS_BUNDLE = Path(__file__).parents[1] / "bundles" / "revisions"
 SWITCHES = 6
 #: how many revisions a worker keeps for calls that come late, and the active one
 KEPT = 4 + 1
@@ -31,8 +31,8 @@ spec:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> GitBundle:
-    found = [*WARDROBE.rglob("*.py"), *WARDROBE.rglob("*.yaml")]
-    files = {str(file.relative_to(WARDROBE)): file.read_text("utf-8") for file in found}
+    found = [*REVISIONS_BUNDLE.rglob("*.py"), *REVISIONS_BUNDLE.rglob("*.yaml")]
+    files = {str(file.relative_to(REVISIONS_BUNDLE)): file.read_text("utf-8") for file in found}
     files["goondan.yaml"] += SWARM
     return make_bundle(tmp_path / "bundle", files=files)
 

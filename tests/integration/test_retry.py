@@ -10,7 +10,7 @@ import pytest
 from goondan_tasks.client import Client
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.crew import Crew
 from tests.integration.results import error_of
 from tests.waiting import wait_until
@@ -22,7 +22,7 @@ PATIENCE = 60
 def crew() -> Iterator[Crew]:
     """A stack with short leases and a long grace period, for tests that stop and kill its workers."""
     environment = {"GOONDAN_LEASE_SECONDS": "2"}
-    with LocalStack(WORKSHOP, agents=["smith"], workers=0, environment=environment) as stack:
+    with LocalStack(CALLS_BUNDLE, agents=["smith"], workers=0, environment=environment) as stack:
         yield Crew(stack)
 
 
@@ -79,7 +79,7 @@ def test_the_callers_limit_holds_for_all_runs_together(client: Client, tmp_path:
 
 def test_no_run_begins_after_the_deadline(tmp_path: Path) -> None:
     environment = {"GOONDAN_QUEUE_TIMEOUT_SECONDS": "20"}  # less than it is to wait for its second run
-    with LocalStack(WORKSHOP, agents=["smith"], environment=environment) as stack:
+    with LocalStack(CALLS_BUNDLE, agents=["smith"], environment=environment) as stack:
         result = call(stack.client, "flaky__later", tmp_path)
     assert error_of(result) == ("E_FLAKY", "Run 1 fails.")
     assert runs(tmp_path) == 1

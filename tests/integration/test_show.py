@@ -13,7 +13,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
-BUNDLE = Path(__file__).parents[1] / "bundles" / "stories"
+BUNDLE = Path(__file__).parents[1] / "bundles" / "shown-calls"
 PATIENCE = 60
 LEASES = {"lease_seconds": 2}
 

@@ -12,14 +12,14 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
-WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parent.parent / "bundles" / "calls"
 PATIENCE = 60
 
 
 @pytest.fixture
 def stack() -> Iterator[LocalStack]:
     # a short lease makes workers look often
-    with LocalStack(WORKSHOP, workers=0, environment={"GOONDAN_LEASE_SECONDS": "3"}) as stack:
+    with LocalStack(CALLS_BUNDLE, workers=0, environment={"GOONDAN_LEASE_SECONDS": "3"}) as stack:
         yield stack
 
 

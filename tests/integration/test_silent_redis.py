@@ -16,7 +16,7 @@ from tests.integration.test_held_interpreter import noted
 from tests.waiting import wait_until
 from workers.pool.drain import LATE_SHUTDOWN_SECONDS, LATEST_SECONDS
 
-HOLDUP = Path(__file__).parent.parent / "bundles" / "holdup"
+HELD_INTERPRETER_BUNDLE = Path(__file__).parent.parent / "bundles" / "held-interpreter"
 GRACE_SECONDS = 1
 #: what a busy machine may add
 MARGIN_SECONDS = 20
@@ -33,7 +33,7 @@ PROGRAMS = [
 @pytest.fixture
 def stack() -> Iterator[LocalStack]:
     times = {"GOONDAN_LEASE_SECONDS": "3", "GOONDAN_GRACE_SECONDS": str(GRACE_SECONDS)}
-    with LocalStack(HOLDUP, environment=times) as stack:
+    with LocalStack(HELD_INTERPRETER_BUNDLE, environment=times) as stack:
         yield stack
 
 
@@ -67,7 +67,7 @@ def test_a_worker_with_a_running_call_ends_after_its_grace_period_while_redis_is
 
 
 def test_programs_end_while_redis_is_silent(stack: LocalStack) -> None:
-    env = environment(redis_url=stack.redis_url, bundle=HOLDUP, grace_seconds=GRACE_SECONDS)
+    env = environment(redis_url=stack.redis_url, bundle=HELD_INTERPRETER_BUNDLE, grace_seconds=GRACE_SECONDS)
     with ExitStack() as ends:
         programs = {
             command[0]: ends.enter_context(start(*command, "--json", env=env, errors=subprocess.DEVNULL))

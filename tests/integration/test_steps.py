@@ -25,7 +25,7 @@ from tests.integration.crew import Crew
 from tests.integration.results import code_of, error_of
 from tests.waiting import wait_until
 
-KITCHEN = Path(__file__).parent.parent / "bundles" / "kitchen"
+STEPS_BUNDLE = Path(__file__).parent.parent / "bundles" / "steps"
 
 PATIENCE = 60
 
@@ -33,20 +33,20 @@ ALL = ("stove__cook", "stove__burn", "stove__context")
 
 
 @pytest.fixture(scope="module")
-def kitchen() -> Iterator[LocalStack]:
-    with LocalStack(KITCHEN) as stack:
+def steps_stack() -> Iterator[LocalStack]:
+    with LocalStack(STEPS_BUNDLE) as stack:
         yield stack
 
 
 @pytest.fixture(scope="module")
-def client(kitchen: LocalStack) -> Client:
-    return kitchen.client
+def client(steps_stack: LocalStack) -> Client:
+    return steps_stack.client
 
 
 @pytest.fixture(scope="module")
 def relief() -> Iterator[Crew]:
     """A stack whose workers take turns: each is another process."""
-    with LocalStack(KITCHEN, agents=["cook"], workers=0) as stack:
+    with LocalStack(STEPS_BUNDLE, agents=["cook"], workers=0) as stack:
         yield Crew(stack)
 
 
@@ -485,11 +485,11 @@ def test_a_turn_goes_on_when_each_result_comes_before_its_call_is_known_to_be_ac
     assert has_come == [True] * 4
 
 
-def test_step_that_has_expired_is_not_given_again(kitchen: LocalStack, client: Client) -> None:
+def test_step_that_has_expired_is_not_given_again(steps_stack: LocalStack, client: Client) -> None:
     def open_step() -> str:
         return client.turn("plain-cook", "late", turn_id="turn-late").step(timeout=PATIENCE).id
 
-    with Redis.from_url(kitchen.redis_url) as redis:
+    with Redis.from_url(steps_stack.redis_url) as redis:
         redis.delete(Keys().step(open_step()))
     with pytest.raises(CallNotFoundError, match="has expired"):
         open_step()
@@ -527,9 +527,9 @@ def test_a_step_that_no_worker_opens_is_waited_for_in_vain_and_then_is_the_same(
     assert turn.step({"n": 1}, timeout=PATIENCE).index == 0
 
 
-def test_async_code_opens_steps_and_runs_their_calls(kitchen: LocalStack) -> None:
+def test_async_code_opens_steps_and_runs_their_calls(steps_stack: LocalStack) -> None:
     async def go() -> list[StepCallResult]:
-        async with await AsyncClient.connect(kitchen.redis_url) as client:
+        async with await AsyncClient.connect(steps_stack.redis_url) as client:
             turn = client.turn("cook")
             step = await turn.step({"hide": ["stove__burn"]}, timeout=PATIENCE)
             assert (step.index, len(step.blocks), len(await turn.record())) == (0, 0, 1)
@@ -546,7 +546,7 @@ def test_async_code_opens_steps_and_runs_their_calls(kitchen: LocalStack) -> Non
 
 @pytest.mark.requirement("guard.registry-mode")
 def test_registry_mode_runs_any_tool_of_the_bundle_and_says_so_in_the_log() -> None:
-    with LocalStack(KITCHEN, environment={"GOONDAN_SWARM": "open"}) as stack:
+    with LocalStack(STEPS_BUNDLE, environment={"GOONDAN_SWARM": "open"}) as stack:
         result = stack.client.call("plain-cook", "cellar__cook", {"dish": "wine"}, timeout=PATIENCE)
         step = stack.client.turn("plain-cook").step(timeout=PATIENCE)
         results = step.run(

@@ -7,7 +7,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.task_events import Heard, monitor
 from tests.waiting import wait_until
 
-WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parent.parent / "bundles" / "calls"
 PATIENCE = 60
 CALLS = 100
 #: what is told of each call
@@ -20,7 +20,7 @@ def told(heard: Heard, kind: str) -> set[str]:
 
 
 def test_monitors_hear_of_every_call_even_of_the_last_ones_of_a_worker() -> None:
-    with LocalStack(WORKSHOP, agents=["smith"]) as stack, monitor(stack.redis_url) as heard:
+    with LocalStack(CALLS_BUNDLE, agents=["smith"]) as stack, monitor(stack.redis_url) as heard:
         calls = [{"agentName": "smith", "toolName": "echo__args", "args": {"n": n}} for n in range(CALLS)]
         submitted = stack.client.submit_many(calls)
         assert {call.result(PATIENCE).status for call in submitted} == {"ok"}

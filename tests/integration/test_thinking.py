@@ -19,7 +19,7 @@ from tests.integration.spans import span_of
 from tests.model_server import Answer, Asked, Call, Failure, ModelServer, Said, Usage, in_turn, too_long
 from tests.waiting import wait_until
 
-ACADEMY = Path(__file__).parent.parent / "bundles" / "academy"
+THINKING_BUNDLE = Path(__file__).parent.parent / "bundles" / "thinking"
 PUPILS = ["student", "apprentice", "seeker", "forgetful", "archivist", "author"]
 PATIENCE = 60.0
 
@@ -31,9 +31,9 @@ def model() -> Iterator[ModelServer]:
 
 
 @pytest.fixture(scope="module")
-def academy(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+def thinking_stack(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """Run two workers, the second one for :data:`PUPILS`, whose models are all at the server."""
-    bundle = Path(shutil.copytree(ACADEMY, tmp_path_factory.mktemp("bundle") / "academy"))
+    bundle = Path(shutil.copytree(THINKING_BUNDLE, tmp_path_factory.mktemp("bundle") / "thinking"))
     resources = bundle / "goondan.yaml"
     resources.write_text(resources.read_text("utf-8").replace("http://127.0.0.1:9/v1", model.url), "utf-8")
     environment = {
@@ -47,8 +47,8 @@ def academy(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def client(academy: LocalStack) -> Client:
-    return academy.client
+def client(thinking_stack: LocalStack) -> Client:
+    return thinking_stack.client
 
 
 def begin(client: Client, agent: str, text: Any, instance: str) -> PendingCall:
@@ -252,7 +252,7 @@ def test_a_turn_goes_on_until_a_required_tool_was_called(client: Client, model: 
 
 
 def test_a_hand_off_between_thinking_agents_is_one_trace(
-    client: Client, model: ModelServer, academy: LocalStack
+    client: Client, model: ModelServer, thinking_stack: LocalStack
 ) -> None:
     def script(asked: Asked) -> Answer:
         if "agents__request" not in asked.tools:
@@ -349,7 +349,7 @@ def test_the_budget_of_an_instance_ends_a_later_turn(client: Client, model: Mode
 
 
 def test_tokens_are_in_results_traces_counts_and_spans(
-    client: Client, model: ModelServer, academy: LocalStack
+    client: Client, model: ModelServer, thinking_stack: LocalStack
 ) -> None:
     usage = Usage(120, 30, cached=100, reasoning=10)
     model.begin(in_turn(calling("desk__echo", usage=usage), Answer("done", usage=usage)))
@@ -361,7 +361,7 @@ def test_tokens_are_in_results_traces_counts_and_spans(
     assert [meta.finish_reason for meta in metas] == ["tool_call", "stop"]
     assert turn.meta.usage == {kind: 2 * count for kind, count in each.items()}
     wait_until(lambda: _counted(client, "accountant") == turn.meta.usage, PATIENCE)
-    attributes = span_of(academy, asked[0].id)["attributes"]
+    attributes = span_of(thinking_stack, asked[0].id)["attributes"]
     assert {name: value for name, value in attributes.items() if name.startswith("gen_ai.")} == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
@@ -492,7 +492,7 @@ def test_an_output_that_the_provider_refuses_is_withdrawn_in_the_next_turn(
 
 
 def test_a_summary_is_not_paid_for_twice_when_the_worker_dies_behind_it(
-    client: Client, model: ModelServer, academy: LocalStack
+    client: Client, model: ModelServer, thinking_stack: LocalStack
 ) -> None:
     text = "x" * 2_000
     calls = calling("desk__echo", text=text), calling("desk__echo", usage=Usage(1_200, 10), text=text)
@@ -505,8 +505,8 @@ def test_a_summary_is_not_paid_for_twice_when_the_worker_dies_behind_it(
     model.begin(script)
     turn = begin(client, "archivist", "work long", "killed")
     wait_until(lambda: model.count == 4, PATIENCE)
-    academy.workers[-1].kill()
-    academy.start_worker(agents=PUPILS)
+    thinking_stack.workers[-1].kill()
+    thinking_stack.start_worker(agents=PUPILS)
     result = turn.result(PATIENCE)
     assert (result.output, result.meta.attempt) == ("done", 2)
     assert [asked.model for asked in model.requests] == [
@@ -524,15 +524,15 @@ def test_a_summary_is_not_paid_for_twice_when_the_worker_dies_behind_it(
 
 
 def test_an_answer_stays_the_same_for_a_run_that_would_ask_something_else(
-    client: Client, model: ModelServer, academy: LocalStack
+    client: Client, model: ModelServer, thinking_stack: LocalStack
 ) -> None:
     """The other run shows the tools that were found from its first Step on."""
     search, never = calling("tool-search__search", query="disk"), Answer("lost", gate=threading.Event())
     model.begin(in_turn(search, calling("desk__echo", text="x"), never, Answer("done")))
     turn = begin(client, "seeker", "find a tool", "search-killed")
     wait_until(lambda: model.count == 3, PATIENCE)
-    academy.workers[-1].kill()
-    academy.start_worker(agents=PUPILS)
+    thinking_stack.workers[-1].kill()
+    thinking_stack.start_worker(agents=PUPILS)
     result = turn.result(PATIENCE)
     assert (result.output, result.meta.attempt, model.count) == ("done", 2, 4)
     assert told(model.requests[2]) == told(model.requests[3])
@@ -542,7 +542,7 @@ def test_an_answer_stays_the_same_for_a_run_that_would_ask_something_else(
 
 
 def test_a_call_that_ends_between_two_runs_does_not_change_what_the_model_was_told(
-    client: Client, model: ModelServer, academy: LocalStack
+    client: Client, model: ModelServer, thinking_stack: LocalStack
 ) -> None:
     never = Answer("lost", gate=threading.Event())
     echo = calling("desk__echo", text="please")
@@ -554,44 +554,44 @@ def test_a_call_that_ends_between_two_runs_does_not_change_what_the_model_was_to
         for one in client.calls("student")
         if one.call.instance_key == "job-killed" and one.status == "pending"
     ]
-    academy.workers[-1].kill()
+    thinking_stack.workers[-1].kill()
     client.resolve(job.id, {"prize": 7})
-    academy.start_worker(agents=PUPILS)
+    thinking_stack.start_worker(agents=PUPILS)
     assert turn.result(PATIENCE).output == "I wait."
     wait_until(lambda: model.count == 5, PATIENCE)
     assert told(model.requests[3]) == told(model.requests[2])
 
 
 def test_a_required_tool_is_not_asked_for_again_when_the_worker_dies_behind_it(
-    client: Client, model: ModelServer, academy: LocalStack
+    client: Client, model: ModelServer, thinking_stack: LocalStack
 ) -> None:
     never = Answer("lost", gate=threading.Event())
     model.begin(in_turn(calling("desk__echo", text="x"), never, Answer("done")))
     turn = begin(client, "apprentice", "work", "guard-killed")
     wait_until(lambda: model.count == 2, PATIENCE)
-    academy.workers[-1].kill()
-    academy.start_worker(agents=PUPILS)
+    thinking_stack.workers[-1].kill()
+    thinking_stack.start_worker(agents=PUPILS)
     result = turn.result(PATIENCE)
     assert (result.output, result.meta.attempt, model.count) == ("done", 2, 3)
 
 
 def test_a_worker_that_was_frozen_in_a_turn_changes_nothing_of_the_turns_since(
-    client: Client, model: ModelServer, academy: LocalStack
+    client: Client, model: ModelServer, thinking_stack: LocalStack
 ) -> None:
     gate = threading.Event()
     model.begin(in_turn(Answer("late", gate=gate), Answer("one"), Answer("two"), Answer("three")))
     turn = begin(client, "student", "first", "frozen")
     wait_until(lambda: model.count == 1, PATIENCE)
-    frozen = academy.workers[-1]
+    frozen = thinking_stack.workers[-1]
     frozen.send_signal(signal.SIGSTOP)
     try:
-        academy.start_worker(agents=PUPILS)
+        thinking_stack.start_worker(agents=PUPILS)
         assert turn.result(PATIENCE).output == "one"
         assert ask(client, "student", "second", "frozen").output == "two"
     finally:
         frozen.send_signal(signal.SIGCONT)
         gate.set()
-        academy.stop_worker(frozen)  # it has ended what it was at
+        thinking_stack.stop_worker(frozen)  # it has ended what it was at
     assert ask(client, "student", "third", "frozen").output == "three"
     history = ["user: first", "assistant: one", "user: second", "assistant: two", "user: third"]
     assert told(model.requests[-1]) == history

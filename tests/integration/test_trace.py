@@ -20,14 +20,14 @@ PATIENCE = 60
 
 
 @pytest.fixture
-def env(workshop: LocalStack) -> dict[str, str]:
+def env(calls_stack: LocalStack) -> dict[str, str]:
     """Know the broker and no bundle."""
-    return environment(redis_url=workshop.redis_url)
+    return environment(redis_url=calls_stack.redis_url)
 
 
 @pytest.fixture
-def plain_celery(workshop: LocalStack) -> Iterator[Celery]:
-    with Celery(broker=workshop.redis_url, backend=workshop.redis_url) as app:
+def plain_celery(calls_stack: LocalStack) -> Iterator[Celery]:
+    with Celery(broker=calls_stack.redis_url, backend=calls_stack.redis_url) as app:
         yield app
 
 

@@ -16,7 +16,7 @@ from tests.git_bundle import GitBundle, git
 from tests.javascript_runtimes import NAMES, runtime
 from tests.waiting import wait_until
 
-EMBASSY = Path(__file__).parent.parent / "bundles" / "embassy"
+TYPESCRIPT_BUNDLE = Path(__file__).parent.parent / "bundles" / "typescript"
 AGENT = "envoy"
 PATIENCE = 60
 
@@ -29,9 +29,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def embassy(name: str, tmp_path_factory: pytest.TempPathFactory) -> GitBundle:
-    root = tmp_path_factory.mktemp("embassy") / "bundle"
-    shutil.copytree(EMBASSY, root)
+def typescript_bundle(name: str, tmp_path_factory: pytest.TempPathFactory) -> GitBundle:
+    root = tmp_path_factory.mktemp("typescript") / "bundle"
+    shutil.copytree(TYPESCRIPT_BUNDLE, root)
     git(root, "init", "--quiet", "--initial-branch=main")
     bundle = GitBundle(root.resolve())
     bundle.commit({})
@@ -39,8 +39,8 @@ def embassy(name: str, tmp_path_factory: pytest.TempPathFactory) -> GitBundle:
 
 
 @pytest.fixture(scope="module")
-def stack(name: str, embassy: GitBundle) -> Iterator[LocalStack]:
-    with LocalStack(embassy.folder, environment={"GOONDAN_JAVASCRIPT": name}) as stack:
+def stack(name: str, typescript_bundle: GitBundle) -> Iterator[LocalStack]:
+    with LocalStack(typescript_bundle.folder, environment={"GOONDAN_JAVASCRIPT": name}) as stack:
         yield stack
 
 
@@ -106,14 +106,14 @@ def test_file_tools_of_the_older_version_begin_in_the_workdir(stack: LocalStack,
 
 
 @pytest.mark.requirement("changeset.pattern")
-def test_the_older_version_changes_the_bundle(embassy: GitBundle, call: Call) -> None:
+def test_the_older_version_changes_the_bundle(typescript_bundle: GitBundle, call: Call) -> None:
     opened = call("swarmBundle.openChangeset", reason="a test").output
     assert call("look.ahead").output == opened["baseRef"]
     (Path(opened["workdir"]) / "note.md").write_text("new\n", encoding="utf-8")
     committed = call("swarmBundle.commitChangeset", changesetId=opened["changesetId"], message="a note")
 
     assert committed.output["status"] == "ok", committed
-    assert committed.output["newRef"] == f"git:{embassy.head}"
+    assert committed.output["newRef"] == f"git:{typescript_bundle.head}"
 
 
 @pytest.mark.requirement("v1.tool-context", "v1.turn", "v1.step")
@@ -239,6 +239,6 @@ def test_node_of_the_extra_runs_tools_where_none_is_on_path(tmp_path: Path) -> N
     for program in ("git", "sh"):
         (tmp_path / program).symlink_to(str(shutil.which(program)))
     environment = {"PATH": str(tmp_path), "GOONDAN_JAVASCRIPT": "node"}
-    with LocalStack(EMBASSY, environment=environment) as stack:
+    with LocalStack(TYPESCRIPT_BUNDLE, environment=environment) as stack:
         done = stack.client.call(AGENT, "text-utils__uppercase", {"text": "a"}, timeout=PATIENCE)
         assert done.output == {"result": "A"}

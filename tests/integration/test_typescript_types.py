@@ -11,7 +11,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.node_packages import node, node_modules
 
 BUNDLES = Path(__file__).parent.parent / "bundles"
-EMBASSY, LIGHTHOUSE = BUNDLES / "embassy", BUNDLES / "lighthouse"
+TYPESCRIPT_BUNDLE, JAVASCRIPT_EXTENSIONS_BUNDLE = BUNDLES / "typescript", BUNDLES / "javascript-extensions"
 
 
 #: what a handler must not do, and what the compiler says of it
@@ -50,11 +50,11 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def write_examples(bundle: Path) -> None:
     """Write the documents' tools, and their extensions with the API of their version."""
-    for file in EMBASSY.rglob("*.ts"):
-        place = bundle / file.relative_to(EMBASSY)
+    for file in TYPESCRIPT_BUNDLE.rglob("*.ts"):
+        place = bundle / file.relative_to(TYPESCRIPT_BUNDLE)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, place)
-    for file in (LIGHTHOUSE / "extensions").glob("*.ts"):
+    for file in (JAVASCRIPT_EXTENSIONS_BUNDLE / "extensions").glob("*.ts"):
         api, module = "ExtensionApi", "@goondan/types"
         if file.name.startswith("older-"):
             api, module = "V1ExtensionApi as ExtensionApi", "@goondan/core"

@@ -8,14 +8,14 @@ import pytest
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
 
-OBSERVATORY = Path(__file__).parent.parent / "bundles" / "observatory"
+V1_EXTENSIONS_BUNDLE = Path(__file__).parent.parent / "bundles" / "v1-extensions"
 
 PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with LocalStack(OBSERVATORY, workers=2) as stack:
+    with LocalStack(V1_EXTENSIONS_BUNDLE, workers=2) as stack:
         yield stack.client
 
 

@@ -10,7 +10,7 @@ import pytest
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
 
-HEIRLOOMS = Path(__file__).parent.parent / "bundles" / "heirlooms"
+V1_PROFILE_BUNDLE = Path(__file__).parent.parent / "bundles" / "v1-profile"
 AGENT = "curator"
 
 PATIENCE = 60
@@ -18,7 +18,7 @@ PATIENCE = 60
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with LocalStack(HEIRLOOMS, agents=[AGENT]) as stack:
+    with LocalStack(V1_PROFILE_BUNDLE, agents=[AGENT]) as stack:
         yield stack.client
 
 

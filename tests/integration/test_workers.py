@@ -15,7 +15,7 @@ import pytest
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import AgentUnavailableError, CallNotFoundError
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.crew import Crew
 from tests.integration.meetings import marks, meet
 from tests.waiting import wait_until
@@ -116,7 +116,7 @@ def test_a_worker_with_another_state_root_is_refused(
 
 def test_without_any_worker_a_waiting_caller_gets_the_expiry(tmp_path: Path) -> None:
     environment = {"GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
-    with LocalStack(WORKSHOP, workers=0, environment=environment) as stack:
+    with LocalStack(CALLS_BUNDLE, workers=0, environment=environment) as stack:
         result = stack.client.call("smith", "echo__args", timeout=PATIENCE)
         assert result.error is not None
         assert result.error.code == "E_TOOL_EXPIRED"
@@ -210,7 +210,7 @@ def test_a_worker_with_another_pool_or_broker_of_celery_says_what_to_do_instead(
         **os.environ,
         **variables,
         "GOONDAN_REDIS_URL": stack.redis_url,
-        "GOONDAN_BUNDLE": str(WORKSHOP),
+        "GOONDAN_BUNDLE": str(CALLS_BUNDLE),
         "GOONDAN_STATE_ROOT": str(stack.state_root),
     }
     command = [sys.executable, "-m", "celery", "-A", "goondan_tasks", *options]
@@ -235,7 +235,7 @@ def is_forgotten(client: Client, call_id: str) -> bool:
 def test_a_call_that_has_ended_is_not_run_when_its_record_expires_before_its_message(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     environment = {"GOONDAN_RESULT_TTL_SECONDS": "1", "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
-    with LocalStack(WORKSHOP, workers=0, environment=environment) as stack:
+    with LocalStack(CALLS_BUNDLE, workers=0, environment=environment) as stack:
         client = stack.client
         commands = [f"echo {name} >> {ran}" for name in ("cancelled", "expired", "in time")]
         cancelled, expired = [

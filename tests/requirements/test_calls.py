@@ -8,15 +8,15 @@ from goondan_tasks.bundle import build_catalog, load_bundle
 from goondan_tasks.contract.calls import draft_call
 from workers.testing import run_tool
 
-WORKSHOP = Path(__file__).parents[1] / "bundles/workshop"
+CALLS_BUNDLE = Path(__file__).parents[1] / "bundles/calls"
 
 
 @pytest.mark.requirement("tool.name.verbatim")
 def test_the_names_that_a_provider_is_shown_can_be_called_as_they_are() -> None:
-    catalog = build_catalog(load_bundle(WORKSHOP), "apprentice")
+    catalog = build_catalog(load_bundle(CALLS_BUNDLE), "apprentice")
     shown = [tool["function"]["name"] for tool in catalog.to_openai()]
 
-    called = [run_tool(WORKSHOP, "apprentice", name, {"text": "hello"}).tool_name for name in shown]
+    called = [run_tool(CALLS_BUNDLE, "apprentice", name, {"text": "hello"}).tool_name for name in shown]
 
     assert shown == ["echo__args", "echo__context", "echo__strict"]
     assert called == shown
@@ -24,8 +24,8 @@ def test_the_names_that_a_provider_is_shown_can_be_called_as_they_are() -> None:
 
 @pytest.mark.requirement("call.fields")
 def test_a_call_has_the_id_of_the_model_a_tool_and_an_object_of_arguments() -> None:
-    result = run_tool(WORKSHOP, "smith", "echo__args", {"n": 1}, tool_call_id="call_7")
-    refused = run_tool(WORKSHOP, "smith", "echo__args", ["no", "object"])
+    result = run_tool(CALLS_BUNDLE, "smith", "echo__args", {"n": 1}, tool_call_id="call_7")
+    refused = run_tool(CALLS_BUNDLE, "smith", "echo__args", ["no", "object"])
 
     assert (result.tool_call_id, result.tool_name, result.output) == ("call_7", "echo__args", {"n": 1})
     assert refused.error is not None
@@ -42,8 +42,8 @@ def test_arguments_are_taken_in_the_spelling_of_every_age(spelling: str) -> None
 
 @pytest.mark.requirement("result.error")
 def test_only_a_failed_call_has_an_error_and_only_a_good_one_an_output() -> None:
-    good = run_tool(WORKSHOP, "smith", "echo__args", {"n": 1}).to_wire()
-    failed = run_tool(WORKSHOP, "smith", "echo__strict", {}).to_wire()
+    good = run_tool(CALLS_BUNDLE, "smith", "echo__args", {"n": 1}).to_wire()
+    failed = run_tool(CALLS_BUNDLE, "smith", "echo__strict", {}).to_wire()
 
     assert "error" not in good
     assert "output" not in failed
@@ -52,7 +52,7 @@ def test_only_a_failed_call_has_an_error_and_only_a_good_one_an_output() -> None
 
 @pytest.mark.requirement("guard.refusal-is-a-result")
 def test_a_refused_call_is_a_structured_result() -> None:
-    refused = run_tool(WORKSHOP, "apprentice", "bash__exec", {"command": "true"}).to_wire()
+    refused = run_tool(CALLS_BUNDLE, "apprentice", "bash__exec", {"command": "true"}).to_wire()
 
     assert refused["status"] == "error"
     assert set(refused["error"]) == {"code", "name", "message", "suggestion", "helpUrl"}

@@ -21,7 +21,7 @@ from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 
-BUNDLE = load_bundle(Path(__file__).parents[1] / "bundles/turnstile")
+BUNDLE = load_bundle(Path(__file__).parents[1] / "bundles/admission")
 REGISTRY = Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
 #: a tool whose calls run one at a time per instance, whatever the limits under test say
 _SERIAL = "gate__serial"

@@ -1,4 +1,4 @@
-"""What agents of ``tests/bundles/guild`` did: the lines that they leave outside Redis."""
+"""What agents of ``tests/bundles/handoffs`` did: the lines that they leave outside Redis."""
 
 import json
 from pathlib import Path

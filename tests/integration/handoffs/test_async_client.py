@@ -169,9 +169,9 @@ def test_an_event_that_was_cancelled_is_not_given_back(client: Client) -> None:
     assert result.error.code == "E_TOOL_CANCELLED"
 
 
-def test_the_handle_of_a_call_has_coroutines_in_async_code(guild: LocalStack) -> None:
+def test_the_handle_of_a_call_has_coroutines_in_async_code(handoffs_stack: LocalStack) -> None:
     async def program() -> None:
-        async with await AsyncClient.connect(guild.redis_url) as own:
+        async with await AsyncClient.connect(handoffs_stack.redis_url) as own:
             asked = await own.request("mute", None, instance_key="as-h", is_async=True, timeout=PATIENCE)
             handle = await own.pending(asked.id)
             assert isinstance(handle, AsyncPendingCall)

@@ -50,10 +50,12 @@ def test_an_event_is_received_and_answered(client: Client) -> None:
     assert client.pending(received.id).result(PATIENCE).output == {"answer": None}
 
 
-def test_unfetched_events_are_reported_until_they_are_received(client: Client, guild: LocalStack) -> None:
+def test_unfetched_events_are_reported_until_they_are_received(
+    client: Client, handoffs_stack: LocalStack
+) -> None:
     asked(client, "unfetched")
 
-    with connect(guild.redis_url, name="test") as redis:
+    with connect(handoffs_stack.redis_url, name="test") as redis:
 
         def unfetched() -> list[UnfetchedMail]:
             return read_unfetched_mail(redis, Keys("goondan"), ["mute", "ann"], older_than_seconds=0)
@@ -110,7 +112,7 @@ def test_one_event_of_an_instance_is_handed_out_at_a_time_in_order(client: Clien
     assert client.receive("mute", "d", timeout=0) is None
 
 
-def test_producers_side_by_side_receive_different_events(client: Client, guild: LocalStack) -> None:
+def test_producers_side_by_side_receive_different_events(client: Client, handoffs_stack: LocalStack) -> None:
     for number in range(40):
         client.send("mute", number, instance_key=f"e-{number % 8}")
     seen: list[tuple[str, Any]] = []
@@ -227,27 +229,29 @@ def test_events_of_an_agent_with_an_entry_are_not_handed_out(client: Client) -> 
         client.receive("nobody", timeout=1)
 
 
-def test_asynchronous_answer_reaches_the_producer_that_asked(client: Client, guild: LocalStack) -> None:
+def test_asynchronous_answer_reaches_the_producer_that_asked(
+    client: Client, handoffs_stack: LocalStack
+) -> None:
     """The brain is not a worker: what it asks for is answered to whoever reads the request's result."""
     answer = client.request("bob", TELL, instance_key="m", is_async=True, timeout=PATIENCE)
     assert client.pending(answer.correlation_id).result(PATIENCE).output["agent"] == "bob"
 
 
-def test_many_threads_of_one_producer_may_begin_at_once(guild: LocalStack) -> None:
+def test_many_threads_of_one_producer_may_begin_at_once(handoffs_stack: LocalStack) -> None:
     for number in range(16):
-        guild.client.send("mute", number, instance_key=f"n-{number}")
-    with Client(guild.client.settings) as fresh, ThreadPoolExecutor(16) as threads:
+        handoffs_stack.client.send("mute", number, instance_key=f"n-{number}")
+    with Client(handoffs_stack.client.settings) as fresh, ThreadPoolExecutor(16) as threads:
         received = list(threads.map(lambda number: next_event(fresh, f"n-{number}"), range(16)))
         for one in received:
             fresh.reply(one)
     assert sorted(one.input for one in received) == list(range(16))
 
 
-def test_a_closed_client_holds_no_event(guild: LocalStack) -> None:
-    call_id = asked(guild.client, "o")
-    with Client(guild.client.settings) as other:
+def test_a_closed_client_holds_no_event(handoffs_stack: LocalStack) -> None:
+    call_id = asked(handoffs_stack.client, "o")
+    with Client(handoffs_stack.client.settings) as other:
         next_event(other, "o")
-    result = guild.client.pending(call_id).result(4 * guild.client.settings.lease_seconds)
+    result = handoffs_stack.client.pending(call_id).result(4 * handoffs_stack.client.settings.lease_seconds)
     assert result.error is not None
     assert result.error.code == "E_AGENT_OUTCOME_UNKNOWN"
 

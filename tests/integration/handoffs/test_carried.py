@@ -8,7 +8,7 @@ import pytest
 
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
-from tests.integration.handoffs.conftest import GUILD
+from tests.integration.handoffs.conftest import HANDOFFS_BUNDLE
 from tests.integration.handoffs.raw_messages import PlainProducer, messages
 from tests.integration.handoffs.words import TELL, answers, ask, chain
 from tests.waiting import wait_until
@@ -21,7 +21,7 @@ ORIGIN = {"channel": "c", "thread": None}
 @pytest.fixture(scope="module")
 def quiet() -> Iterator[LocalStack]:
     """A Redis without workers: messages stay where they are put."""
-    with LocalStack(GUILD, workers=0) as stack:
+    with LocalStack(HANDOFFS_BUNDLE, workers=0) as stack:
         yield stack
 
 

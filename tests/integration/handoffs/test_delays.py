@@ -26,8 +26,10 @@ def test_scheduled_event_is_handled_after_those_that_came_before_its_time(
     assert [line["note"] for line in notes.lines()] == ["first", "second", "later"]
 
 
-def test_request_waits_for_its_time_and_then_for_its_timeout(guild: LocalStack, client: Client) -> None:
-    with Redis.from_url(guild.redis_url) as redis:
+def test_request_waits_for_its_time_and_then_for_its_timeout(
+    handoffs_stack: LocalStack, client: Client
+) -> None:
+    with Redis.from_url(handoffs_stack.redis_url) as redis:
         begin = redis_time(redis)
     answer = client.request("ann", {"do": "give", "value": 42}, delay=2, timeout=30)
 

@@ -4,7 +4,7 @@ import pytest
 
 from goondan_tasks.contract.errors import HandoffError
 from goondan_tasks.testing import LocalStack
-from tests.integration.handoffs.conftest import GUILD
+from tests.integration.handoffs.conftest import HANDOFFS_BUNDLE
 from tests.integration.handoffs.words import TELL, answers, ask
 
 PATIENCE = 60
@@ -13,7 +13,7 @@ PATIENCE = 60
 @pytest.mark.parametrize("agents", [("north", "east", "south"), ("east", "north", "west")])
 def test_request_that_may_not_wait_is_refused_and_not_sent(agents: tuple[str, str, str]) -> None:
     environment = {"GOONDAN_MAX_WAITING": "1"}
-    with LocalStack(GUILD, agents=list(agents), concurrency=1, environment=environment) as stack:
+    with LocalStack(HANDOFFS_BUNDLE, agents=list(agents), concurrency=1, environment=environment) as stack:
         first, second, third = agents
         with pytest.raises(HandoffError) as raised:
             stack.client.request(first, ask(second, ask(third, TELL)), instance_key="l", timeout=PATIENCE)

@@ -22,8 +22,8 @@ EVENT: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def plain(guild: LocalStack) -> Iterator[PlainProducer]:
-    with PlainProducer(guild.redis_url) as producer:
+def plain(handoffs_stack: LocalStack) -> Iterator[PlainProducer]:
+    with PlainProducer(handoffs_stack.redis_url) as producer:
         yield producer
 
 

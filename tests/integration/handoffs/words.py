@@ -1,4 +1,4 @@
-"""What agents of ``tests/bundles/guild`` are told to do."""
+"""What agents of ``tests/bundles/handoffs`` are told to do."""
 
 from typing import Any
 

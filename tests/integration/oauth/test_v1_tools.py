@@ -15,7 +15,7 @@ from tests.oauth_server.apps import app_document
 pytestmark = pytest.mark.timeout(120)
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
-HEIRLOOMS = BUNDLES / "heirlooms"
+V1_PROFILE_BUNDLE = BUNDLES / "v1-profile"
 V1 = "agents.example.io/v1alpha1"
 
 SLACK = {
@@ -57,7 +57,7 @@ CLERK = {
 
 
 def write_bundle(place: Path, server_url: str, spec: dict[str, Any]) -> Path:
-    shutil.copytree(HEIRLOOMS, place)
+    shutil.copytree(V1_PROFILE_BUNDLE, place)
     slack, resources = place / "tools/slack/index.py", place / "goondan.yaml"
     slack.write_text(
         slack.read_text("utf-8").replace("https://slack.com/api", f"{server_url}/slack"), "utf-8"
@@ -120,7 +120,7 @@ def test_what_stands_in_the_way_of_a_token_has_its_code(running_town: Town) -> N
 def write_typescript(place: Path, server_url: str, spec: dict[str, Any]) -> Path:
     """Write the bundle whose Slack tool is the documents' own TypeScript."""
     write_bundle(place, server_url, spec)
-    text = (BUNDLES / "embassy/tools/slack/index.ts").read_text("utf-8")
+    text = (BUNDLES / "typescript/tools/slack/index.ts").read_text("utf-8")
     slack = text.replace("https://slack.com/api", f"{server_url}/slack")
     (place / "tools/slack/index.ts").write_text(slack, "utf-8")
     # the .py beside it is gone: the entry names index.js, and index.ts is there

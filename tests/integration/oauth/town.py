@@ -17,7 +17,7 @@ from tests.oauth_server.apps import CALLBACK, app_document
 from tests.oauth_server.running import OAuthServer, oauth_server
 from tests.oauth_server.stage import KEY
 
-HERALD = Path(__file__).parents[2] / "bundles" / "herald"
+OAUTH_BUNDLE = Path(__file__).parents[2] / "bundles" / "oauth"
 AGENT, INSTANCE = "herald", "thread-1"
 AUTH = {"actor": {"type": "user", "id": "slack:U1"}, "subjects": {"user": "slack:user:U1"}}
 ORIGIN = {"connector": "slack-main", "channel": "C123"}
@@ -61,7 +61,7 @@ WriteBundle = Callable[[Path, str, dict[str, Any]], Path]
 
 def write_herald(place: Path, server_url: str, spec: dict[str, Any]) -> Path:
     """Write the bundle whose extension asks for tokens."""
-    shutil.copytree(HERALD, place)
+    shutil.copytree(OAUTH_BUNDLE, place)
     extension = {
         "apiVersion": "goondan.ai/v1",
         "kind": "Extension",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import WORKSHOP
+from tests.integration.conftest import CALLS_BUNDLE
 
 BEFORE = """
 from kombu import Connection, serialization
@@ -63,6 +63,8 @@ def registers():
 workers.pool.consumer.use_transport = registers
 {WORKER}
 """
-    done = run(program, GOONDAN_REDIS_URL=url, GOONDAN_BUNDLE=str(WORKSHOP), GOONDAN_STATE_ROOT=str(tmp_path))
+    done = run(
+        program, GOONDAN_REDIS_URL=url, GOONDAN_BUNDLE=str(CALLS_BUNDLE), GOONDAN_STATE_ROOT=str(tmp_path)
+    )
     assert done.returncode == 1
     assert reason in done.stdout + done.stderr

@@ -46,7 +46,7 @@ from workers.tools.dynamic_tools import dynamic_tool
 from workers.tools.registry import Registry
 from workers.turns.steps import step_tool
 
-KITCHEN = Path(__file__).parents[2] / "bundles" / "kitchen"
+STEPS_BUNDLE = Path(__file__).parents[2] / "bundles" / "steps"
 
 ON_TIME = 10.0
 UNUSED: Any = None
@@ -57,7 +57,7 @@ class Worker:
 
     def __init__(self, event_loop: EventLoopThread, state_root: Path) -> None:
         settings = Settings.load(state_root=state_root)
-        bundle = load_bundle(KITCHEN)
+        bundle = load_bundle(STEPS_BUNDLE)
         self.registry: Registry = make_registry(settings, bundle, Children(), Hosts())
         services = make_extensions(bundle, self.registry, event_loop).services
         self.pipelines: AgentPipelines = services.pipelines
@@ -81,7 +81,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 def add_tool(worker: Worker, handler: Callable[[Any, Any], Any]) -> None:
     item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
-    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=STEPS_BUNDLE / "x.py")
     worker.registry.dynamic.add("chef", tool)
 
 
@@ -151,7 +151,7 @@ def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Wor
 
     begun: list[int] = []
     item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
-    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=STEPS_BUNDLE / "x.py")
     worker.registry.dynamic.add("chef", tool)
     worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
     result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}), mark)
@@ -167,7 +167,7 @@ def test_a_call_that_was_cancelled_has_no_post_whatever_its_handler_raises(worke
 
     posts: list[Any] = []
     item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
-    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=STEPS_BUNDLE / "x.py")
     worker.registry.dynamic.add("chef", tool)
     worker.pipelines.v1.mutate("chef", "toolCall.post", posts.append, extension="older")
     result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}))
@@ -260,7 +260,7 @@ def add_listener(worker: Worker) -> None:
 
 def add_tool_of_turn(worker: Worker) -> None:
     item = {"name": "other__work", "description": "", "parameters": {"type": "object"}}
-    tool = dynamic_tool(item, fails, None, extension="x", entry_path=KITCHEN / "x.py", turn=("i", "t"))
+    tool = dynamic_tool(item, fails, None, extension="x", entry_path=STEPS_BUNDLE / "x.py", turn=("i", "t"))
     worker.registry.dynamic.add("chef", tool)
 
 
@@ -340,7 +340,7 @@ def test_tool_of_one_turn_leaves_the_plans_of_all_other_calls_as_they_are(
     assert plan is not None
 
     item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
-    own = dynamic_tool(item, fails, None, extension="x", entry_path=KITCHEN / "x.py", turn=("i", "t"))
+    own = dynamic_tool(item, fails, None, extension="x", entry_path=STEPS_BUNDLE / "x.py", turn=("i", "t"))
     worker.registry.dynamic.add("chef", own)
 
     assert worker.executor.plans.of(claimed(late(instance_key="i", turn_id="t"))) is None

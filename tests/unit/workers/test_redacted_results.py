@@ -12,7 +12,7 @@ from workers.results import without_secrets
 from workers.testing import run_tool
 from workers.tools.dynamic_tools import dynamic_tool
 
-WORKSHOP = Path(__file__).parents[2] / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parents[2] / "bundles" / "calls"
 TOKEN = "xoxb-4712-token-of-a-result"
 
 
@@ -21,9 +21,13 @@ def test_a_token_that_a_tool_returns_or_raises_is_in_no_result(tmp_path: Path) -
     KNOWN_SECRETS.add(TOKEN)
     args = {"note": [f"Bearer {TOKEN}"], TOKEN: 5, "link": "https://p.example/?state=s"}
 
-    returned = run_tool(WORKSHOP, "smith", "echo__args", args, state_root=tmp_path)
+    returned = run_tool(CALLS_BUNDLE, "smith", "echo__args", args, state_root=tmp_path)
     raised = run_tool(
-        WORKSHOP, "smith", "odd__raises", {"kind": "value", "message": f"401: {TOKEN}"}, state_root=tmp_path
+        CALLS_BUNDLE,
+        "smith",
+        "odd__raises",
+        {"kind": "value", "message": f"401: {TOKEN}"},
+        state_root=tmp_path,
     )
 
     assert returned.output == {"note": ["Bearer ***"], "***": 5, "link": "https://p.example/?state=s"}

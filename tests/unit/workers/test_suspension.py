@@ -16,7 +16,7 @@ from workers.results import Suspension
 from workers.testing import run_tool
 from workers.tools.system_tools import system_tools
 
-HARBOUR = Path(__file__).parents[2] / "bundles" / "harbour"
+PENDING_BUNDLE = Path(__file__).parents[2] / "bundles" / "pending"
 NOW = 1_790_000_000_000.0
 ASKS_FOR_ALL = Suspension(("*",), 60)
 ASKS_FOR_NONE = Suspension((), 60)
@@ -67,7 +67,7 @@ def test_a_deadline_ends_the_wait_for_an_approval_and_no_other() -> None:
 
 
 def test_the_author_of_a_tool_sees_that_it_is_pending_and_needs_no_approval(tmp_path: Path) -> None:
-    bundle = load_bundle(HARBOUR)
+    bundle = load_bundle(PENDING_BUNDLE)
     begun = run_tool(bundle, "builder", "jobs__begin", {"handle": "h"}, state_root=tmp_path)
     wiped = run_tool(bundle, "builder", "guarded__wipe", {"disk": "sda"}, state_root=tmp_path)
     nowhere = run_tool(bundle, "builder", "jobs__begin", {"callback": True}, state_root=tmp_path)

@@ -11,11 +11,11 @@ import pytest
 
 from workers.testing import run_tool
 
-WORKSHOP = Path(__file__).parents[2] / "bundles" / "workshop"
+CALLS_BUNDLE = Path(__file__).parents[2] / "bundles" / "calls"
 
 
 def test_progress_is_checked_as_in_a_worker(tmp_path: Path) -> None:
-    said = run_tool(WORKSHOP, "smith", "teller__errs", state_root=tmp_path).output
+    said = run_tool(CALLS_BUNDLE, "smith", "teller__errs", state_root=tmp_path).output
     assert len(said) == 9
     assert said[0] == "E_TOOL: progress: done must be a number from 0 to 2**53."
 
@@ -23,8 +23,10 @@ def test_progress_is_checked_as_in_a_worker(tmp_path: Path) -> None:
 def test_a_call_is_not_cancelled_and_may_tell_of_its_progress(tmp_path: Path) -> None:
     (tmp_path / "guest").touch()
     args = {"steps": 5, "place": str(tmp_path)}
-    assert run_tool(WORKSHOP, "smith", "teller__counts", args, state_root=tmp_path / "s").output == "counted"
-    told = run_tool(WORKSHOP, "smith", "echo__context", state_root=tmp_path / "s").output
+    assert (
+        run_tool(CALLS_BUNDLE, "smith", "teller__counts", args, state_root=tmp_path / "s").output == "counted"
+    )
+    told = run_tool(CALLS_BUNDLE, "smith", "echo__context", state_root=tmp_path / "s").output
     assert told["cancelled"] is False
 
 
@@ -143,7 +145,7 @@ def test_a_misspelt_field_is_refused_as_a_client_does() -> None:
     with pytest.raises(
         TypeError, match="unexpected keyword argument 'instance'; did you mean 'instance_key'"
     ):
-        run_tool(WORKSHOP, "smith", "echo__args", **fields)
+        run_tool(CALLS_BUNDLE, "smith", "echo__args", **fields)
 
 
 def test_the_log_of_a_call_that_fails_shows_no_local_variables(tmp_path: Path) -> None:
@@ -152,7 +154,11 @@ def test_the_log_of_a_call_that_fails_shows_no_local_variables(tmp_path: Path) -
         "run_tool(sys.argv[1], 'smith', 'odd__raises', {'kind': 'value', 'message': 'cold'})"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(WORKSHOP)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, str(CALLS_BUNDLE)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
 
     assert done.stdout == ""

@@ -31,7 +31,7 @@ from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps, StepTerms
 
-KITCHEN = Path(__file__).parents[3] / "bundles" / "kitchen"
+STEPS_BUNDLE = Path(__file__).parents[3] / "bundles" / "steps"
 
 
 def tools_of(redis: fakeredis.FakeRedis) -> Any:
@@ -61,7 +61,7 @@ class Unanswered:
         return self.answer
 
 
-class Kitchen:
+class StepCalls:
     """What opens Steps, and a middleware that cleans up."""
 
     def __init__(self, event_loop: EventLoopThread, store: StepStore) -> None:
@@ -70,7 +70,9 @@ class Kitchen:
         self.is_tidy = threading.Event()
         self.steps = Steps(
             store,
-            Registry(load_bundle(KITCHEN), Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, "")),
+            Registry(
+                load_bundle(STEPS_BUNDLE), Isolation(Children(), ""), HostedTools(Hosts(), STEPS_BUNDLE, "")
+            ),
             pipelines,
             events=EventListeners(event_loop.submit),
             event_loop=event_loop,
@@ -105,22 +107,22 @@ def event_loop() -> Iterator[EventLoopThread]:
 def test_middlewares_clean_up_if_their_step_cannot_be_kept(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
-    kitchen, tools = Kitchen(event_loop, StepStore(redis, Keys(), 60)), Unanswered()
+    steps_stack, tools = StepCalls(event_loop, StepStore(redis, Keys(), 60)), Unanswered()
     tools.answer.set_exception(ResponseError("WRONGTYPE Operation against a key"))
     with pytest.raises(RecordDamagedError, match="WRONGTYPE"):
-        BlockingEntryStep(kitchen.turn(), None, cast("AgentTools", tools)).__enter__()
-    assert kitchen.is_tidy.wait(30)
+        BlockingEntryStep(steps_stack.turn(), None, cast("AgentTools", tools)).__enter__()
+    assert steps_stack.is_tidy.wait(30)
 
 
 def test_middlewares_clean_up_if_their_turn_is_cancelled_before_the_step_is_kept(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
-    kitchen, tools = Kitchen(event_loop, StepStore(redis, Keys(), 60)), Unanswered()
-    step = AsyncEntryStep(kitchen.turn(), None, cast("AgentTools", tools))
+    steps_stack, tools = StepCalls(event_loop, StepStore(redis, Keys(), 60)), Unanswered()
+    step = AsyncEntryStep(steps_stack.turn(), None, cast("AgentTools", tools))
     entered = event_loop.submit(step.__aenter__())
     assert tools.is_asked.wait(30)
     entered.cancel()
-    assert kitchen.is_tidy.wait(30)
+    assert steps_stack.is_tidy.wait(30)
     assert not tools.answer.cancelled()  # the writer answers it
 
 
@@ -132,12 +134,12 @@ def test_calls_of_a_step_of_a_thinking_agent_wait_until_it_is_kept(
             opened.set()
             await step.run([])
 
-    kitchen, tools, opened = (
-        Kitchen(event_loop, StepStore(redis, Keys(), 60)),
+    steps_stack, tools, opened = (
+        StepCalls(event_loop, StepStore(redis, Keys(), 60)),
         Unanswered(),
         threading.Event(),
     )
-    turn = dataclasses.replace(kitchen.turn(), prepares_at_once=True)
+    turn = dataclasses.replace(steps_stack.turn(), prepares_at_once=True)
     step = AsyncEntryStep(turn, None, cast("AgentTools", tools), Conversation())
     used = event_loop.submit(use_step())
     assert opened.wait(30)
@@ -146,7 +148,7 @@ def test_calls_of_a_step_of_a_thinking_agent_wait_until_it_is_kept(
     tools.answer.set_exception(ResponseError("WRONGTYPE Operation against a key"))
     with pytest.raises(RecordDamagedError, match="WRONGTYPE"):
         used.result(30)
-    assert kitchen.is_tidy.wait(30)
+    assert steps_stack.is_tidy.wait(30)
 
 
 def test_steps_open_though_all_default_threads_are_taken(
@@ -154,24 +156,24 @@ def test_steps_open_though_all_default_threads_are_taken(
 ) -> None:
     async def use_step() -> int:
         take_default_threads_away()
-        async with AsyncEntryStep(kitchen.turn(), None, tools_of(redis)) as step:
+        async with AsyncEntryStep(steps_stack.turn(), None, tools_of(redis)) as step:
             assert await step.run([]) == []
         return step.index
 
-    kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
+    steps_stack = StepCalls(event_loop, StepStore(redis, Keys(), 60))
     assert event_loop.submit(use_step()).result(30) == 0
 
 
 def test_steps_that_are_open_at_once_are_two(redis: fakeredis.FakeRedis, event_loop: EventLoopThread) -> None:
     async def use_both() -> tuple[set[int], set[str]]:
-        turn = kitchen.turn()
+        turn = steps_stack.turn()
         steps = [AsyncEntryStep(turn, None, tools_of(redis)) for _ in range(2)]
         await asyncio.gather(*(step.__aenter__() for step in steps))
         for step in steps:
             await step.__aexit__(None, None, None)
         return {step.index for step in steps}, {step.id for step in steps}
 
-    kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
+    steps_stack = StepCalls(event_loop, StepStore(redis, Keys(), 60))
     indexes, ids = event_loop.submit(use_both()).result(30)
     assert (indexes, len(ids)) == ({0, 1}, 2)
 
@@ -179,8 +181,8 @@ def test_steps_that_are_open_at_once_are_two(redis: fakeredis.FakeRedis, event_l
 def test_nothing_is_called_in_a_step_that_has_ended(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
-    kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
-    with BlockingEntryStep(kitchen.turn(), None, tools_of(redis)) as step:
+    steps_stack = StepCalls(event_loop, StepStore(redis, Keys(), 60))
+    with BlockingEntryStep(steps_stack.turn(), None, tools_of(redis)) as step:
         assert step.run([]) == []
     with pytest.raises(RuntimeError, match="only inside its with block"):
         step.run([])
@@ -189,10 +191,10 @@ def test_nothing_is_called_in_a_step_that_has_ended(
 def test_an_event_that_is_run_again_opens_steps_of_its_own(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
-    kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
+    steps_stack = StepCalls(event_loop, StepStore(redis, Keys(), 60))
     opened = []
     for attempt in (1, 2, 2):
-        with BlockingEntryStep(kitchen.turn(attempt), None, tools_of(redis)) as step:
+        with BlockingEntryStep(steps_stack.turn(attempt), None, tools_of(redis)) as step:
             opened.append((step.index, step.id))
     first, again, once_more = opened
     assert first != again == once_more

@@ -34,7 +34,7 @@ class Job:
         self.is_coming = False
 
 
-class Workshop:
+class SlotsUnderTest:
     """Slots, with the jobs that want one."""
 
     def __init__(self, limit: int, most_released: int) -> None:
@@ -64,7 +64,7 @@ class Workshop:
 
 
 def test_no_more_begin_than_there_are_places() -> None:
-    shop = Workshop(limit=2, most_released=9)
+    shop = SlotsUnderTest(limit=2, most_released=9)
     first, second, third = (shop.enter() for _ in range(3))
     assert [job.has_begun for job in (first, second, third)] == [True, True, False]
     assert shop.places.backlog == 1
@@ -73,7 +73,7 @@ def test_no_more_begin_than_there_are_places() -> None:
 
 
 def test_events_on_their_way_count_as_turns_that_wait() -> None:
-    shop = Workshop(limit=3, most_released=2)
+    shop = SlotsUnderTest(limit=3, most_released=2)
     shop.go_away(shop.enter(), Wait.TOOLS)
     assert shop.places.takes_events
     shop.places.expect(1)
@@ -83,7 +83,7 @@ def test_events_on_their_way_count_as_turns_that_wait() -> None:
 
 
 def test_the_place_of_one_that_waits_goes_to_the_next() -> None:
-    shop = Workshop(limit=1, most_released=9)
+    shop = SlotsUnderTest(limit=1, most_released=9)
     first, second = shop.enter(), shop.enter()
     shop.go_away(first)
     assert second.has_begun
@@ -94,7 +94,7 @@ def test_the_place_of_one_that_waits_goes_to_the_next() -> None:
 
 
 def test_returning_call_gets_a_slot_before_calls_that_have_not_begun() -> None:
-    shop = Workshop(limit=1, most_released=9)
+    shop = SlotsUnderTest(limit=1, most_released=9)
     first, second, third = (shop.enter() for _ in range(3))
     shop.go_away(first)
     shop.come_back(first)
@@ -105,7 +105,7 @@ def test_returning_call_gets_a_slot_before_calls_that_have_not_begun() -> None:
 
 
 def test_one_that_ends_while_it_is_away_leaves_no_place_twice() -> None:
-    shop = Workshop(limit=1, most_released=9)
+    shop = SlotsUnderTest(limit=1, most_released=9)
     first, second = shop.enter(), shop.enter()
     shop.go_away(first)
     shop.leave(first)
@@ -119,7 +119,7 @@ def test_one_that_ends_while_it_is_away_leaves_no_place_twice() -> None:
 
 
 def test_one_that_ends_while_it_waits_for_a_place_goes_on_without() -> None:
-    shop = Workshop(limit=1, most_released=9)
+    shop = SlotsUnderTest(limit=1, most_released=9)
     first, second = shop.enter(), shop.enter()
     shop.go_away(first)
     shop.come_back(first)
@@ -131,7 +131,7 @@ def test_one_that_ends_while_it_waits_for_a_place_goes_on_without() -> None:
 
 
 def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
-    shop = Workshop(limit=2, most_released=1)
+    shop = SlotsUnderTest(limit=2, most_released=1)
     first, second, third = (shop.enter() for _ in range(3))
     shop.go_away(first)
     assert third.has_begun
@@ -148,7 +148,7 @@ def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
 
 
 def test_calls_that_wait_for_their_tools_are_not_limited_but_no_event_is_taken_beyond_the_limit() -> None:
-    shop = Workshop(limit=1, most_released=2)
+    shop = SlotsUnderTest(limit=1, most_released=2)
     turns = [shop.enter() for _ in range(4)]
     taken = []
     for turn in turns:
@@ -167,7 +167,7 @@ def test_calls_that_wait_for_their_tools_are_not_limited_but_no_event_is_taken_b
 
 
 def test_added_slots_go_to_returning_calls_first_and_then_to_waiting_ones() -> None:
-    shop = Workshop(limit=1, most_released=9)
+    shop = SlotsUnderTest(limit=1, most_released=9)
     first, second, third = (shop.enter() for _ in range(3))
     shop.go_away(first)
     shop.come_back(first)
@@ -179,7 +179,7 @@ def test_added_slots_go_to_returning_calls_first_and_then_to_waiting_ones() -> N
 
 
 def test_places_that_are_taken_away_go_when_their_calls_end() -> None:
-    shop = Workshop(limit=3, most_released=9)
+    shop = SlotsUnderTest(limit=3, most_released=9)
     jobs = [shop.enter() for _ in range(4)]
     shop.limit = 1
     for job in jobs[:2]:
@@ -190,7 +190,7 @@ def test_places_that_are_taken_away_go_when_their_calls_end() -> None:
 
 
 def test_those_that_have_not_begun_can_be_taken_away() -> None:
-    shop = Workshop(limit=1, most_released=9)
+    shop = SlotsUnderTest(limit=1, most_released=9)
     running, *waiting = (shop.enter() for _ in range(3))
     assert [queued.message for queued in shop.places.take_waiting()] == [2, 3]
     assert shop.places.backlog == 0
@@ -252,7 +252,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(limit=st.integers(1, 4), most_released=st.integers(0, 4))
     def open(self, limit: int, most_released: int) -> None:
-        self.shop = Workshop(limit, most_released)
+        self.shop = SlotsUnderTest(limit, most_released)
 
     def pick(self, data: st.DataObject, jobs: list[Job]) -> Job:
         return data.draw(st.sampled_from(jobs))

@@ -15,7 +15,7 @@ from goondan_tasks.bundle import BoundExtension, load_bundle
 from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.messages import ToolCall
 from tests.unit.workers.runs import job_of
-from tests.unit.workers.v1.gallery import HEIRLOOMS
+from tests.unit.workers.v1.gallery import V1_PROFILE_BUNDLE
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import running, running_for
 from workers.extensions.services import SwarmBundleService, no_swarm_bundle
@@ -116,7 +116,7 @@ def test_an_extension_changes_the_bundle_for_the_call_that_is_running(bundle: Bu
 
 
 def test_extensions_of_both_versions_are_given_it(bundle: Bundle, tmp_path: Path) -> None:
-    loaded = load_bundle(HEIRLOOMS)
+    loaded = load_bundle(V1_PROFILE_BUNDLE)
     event_loop = EventLoopThread()
     event_loop.start()
     with Children() as children:

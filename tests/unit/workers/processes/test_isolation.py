@@ -26,13 +26,13 @@ from workers.processes.isolation import ChildKind, Children, IsolatedTool, Isola
 from workers.processes.programs import ProcessRunner
 from workers.testing import run_tool
 
-FOUNDRY = Path(__file__).parents[3] / "bundles" / "foundry"
-CASTING = FOUNDRY / "tools" / "casting.py"
+ISOLATION_BUNDLE = Path(__file__).parents[3] / "bundles" / "isolation"
+CASTING = ISOLATION_BUNDLE / "tools" / "casting.py"
 
 
 @pytest.fixture(scope="module")
-def foundry() -> Bundle:
-    return load_bundle(FOUNDRY)
+def isolation_bundle() -> Bundle:
+    return load_bundle(ISOLATION_BUNDLE)
 
 
 @pytest.fixture
@@ -41,8 +41,10 @@ def children() -> Iterator[Children]:
         yield children
 
 
-def tool(foundry: Bundle, children: Children, name: str) -> IsolatedTool:
-    return IsolatedTool(foundry.bound_tools("founder")[name], Isolation(children, "https://help.example/"))
+def tool(isolation_bundle: Bundle, children: Children, name: str) -> IsolatedTool:
+    return IsolatedTool(
+        isolation_bundle.bound_tools("founder")[name], Isolation(children, "https://help.example/")
+    )
 
 
 def run(isolated: IsolatedTool, workdir: Path, args: Any = None, **given: Any) -> Any:
@@ -72,7 +74,7 @@ def pid_in(mark: Path) -> int:
 
 @pytest.mark.parametrize("name", ["apart__sleeps", "apart__stubborn", "apart__daemon"])
 def test_a_cancel_ends_the_handler_and_what_it_started(
-    foundry: Bundle, children: Children, tmp_path: Path, name: str
+    isolation_bundle: Bundle, children: Children, tmp_path: Path, name: str
 ) -> None:
     cancellation, mark = Cancellation(), tmp_path / "pid"
 
@@ -82,7 +84,7 @@ def test_a_cancel_ends_the_handler_and_what_it_started(
 
     canceller = threading.Thread(target=cancel)
     canceller.start()
-    isolated = tool(foundry, children, name)
+    isolated = tool(isolation_bundle, children, name)
     with pytest.raises(ToolCrashedError):
         run(isolated, tmp_path, {"mark": str(mark)}, cancellation=cancellation)
     canceller.join()
@@ -97,9 +99,9 @@ class LateCancellation(Cancellation):
 
 
 def test_a_cancel_at_the_last_moment_does_not_reach_the_next_call(
-    foundry: Bundle, children: Children, tmp_path: Path
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
-    pids = tool(foundry, children, "apart__pid")
+    pids = tool(isolation_bundle, children, "apart__pid")
     first = run(pids, tmp_path)
     with pytest.raises(ToolCancelledError):
         run(pids, tmp_path, cancellation=LateCancellation())
@@ -108,24 +110,26 @@ def test_a_cancel_at_the_last_moment_does_not_reach_the_next_call(
 
 
 def test_a_limit_counts_from_the_start_of_the_handler(
-    foundry: Bundle, children: Children, tmp_path: Path
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
-    slow = Path(shutil.copytree(FOUNDRY, tmp_path / "slow"))
+    slow = Path(shutil.copytree(ISOLATION_BUNDLE, tmp_path / "slow"))
     entry = slow / "tools" / CASTING.name
     entry.write_text(f"import time\ntime.sleep(3)\n{entry.read_text('utf-8')}", "utf-8")
     assert run(tool(load_bundle(slow), children, "apart__pid"), tmp_path, limit_seconds=2)
     with pytest.raises(ToolTimeoutError, match=r"within 0\.1 s"):
         run(
-            tool(foundry, children, "apart__sleeps"),
+            tool(isolation_bundle, children, "apart__sleeps"),
             tmp_path,
             {"mark": str(tmp_path / "pid")},
             limit_seconds=0.1,
         )
 
 
-def test_a_limit_of_memory_may_be_absurd(foundry: Bundle, children: Children, tmp_path: Path) -> None:
+def test_a_limit_of_memory_may_be_absurd(
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
+) -> None:
     def grow(memory_mb: int) -> Any:
-        bound = foundry.bound_tools("founder")["small__grows"]
+        bound = isolation_bundle.bound_tools("founder")["small__grows"]
         export = bound.export.model_copy(update={"memory_mb": memory_mb})
         isolated = IsolatedTool(replace(bound, export=export), Isolation(children, ""))
         return run(isolated, tmp_path, {"megabytes": 20})
@@ -135,28 +139,31 @@ def test_a_limit_of_memory_may_be_absurd(foundry: Bundle, children: Children, tm
     assert grow(10**15) == 20 * 1_048_576
 
 
-def test_a_failure_is_described_in_the_child(foundry: Bundle, children: Children, tmp_path: Path) -> None:
+def test_a_failure_is_described_in_the_child(
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
+) -> None:
     with pytest.raises(DescribedError) as raised:
-        run(tool(foundry, children, "apart__raises"), tmp_path, {"kind": "value"})
+        run(tool(isolation_bundle, children, "apart__raises"), tmp_path, {"kind": "value"})
     assert raised.value.code == "E_TOOL"
     assert raised.value.help_url == "https://help.example/E_TOOL"
     assert raised.value.description.name == "ValueError"
 
 
 def test_a_child_that_breaks_the_protocol_has_crashed(
-    foundry: Bundle, children: Children, tmp_path: Path
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     with pytest.raises(ToolCrashedError, match="disturbed"):
-        run(tool(foundry, children, "apart__babbles"), tmp_path)
-    assert run(tool(foundry, children, "apart__echo"), tmp_path, {"n": 1}) == {"n": 1}
+        run(tool(isolation_bundle, children, "apart__babbles"), tmp_path)
+    assert run(tool(isolation_bundle, children, "apart__echo"), tmp_path, {"n": 1}) == {"n": 1}
 
 
 def test_an_output_beyond_the_limit_of_messages_is_an_error_and_the_child_stays(
-    foundry: Bundle, children: Children, tmp_path: Path
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     isolation = Isolation(children, "", max_message_bytes=1_000)
     echo, pid = (
-        IsolatedTool(foundry.bound_tools("founder")[f"apart__{name}"], isolation) for name in ("echo", "pid")
+        IsolatedTool(isolation_bundle.bound_tools("founder")[f"apart__{name}"], isolation)
+        for name in ("echo", "pid")
     )
     first = run(pid, tmp_path)
     with pytest.raises(DescribedError, match="at most 1000 are allowed") as raised:
@@ -166,20 +173,20 @@ def test_an_output_beyond_the_limit_of_messages_is_an_error_and_the_child_stays(
 
 
 def test_a_thread_that_a_call_left_behind_does_not_log_into_the_next(
-    foundry: Bundle, children: Children, tmp_path: Path
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     with structlog.testing.capture_logs() as lines:
-        run(tool(foundry, children, "apart__mutters"), tmp_path)
+        run(tool(isolation_bundle, children, "apart__mutters"), tmp_path)
         for _ in range(3):
-            run(tool(foundry, children, "apart__pid"), tmp_path)
+            run(tool(isolation_bundle, children, "apart__pid"), tmp_path)
     assert [line["event"] for line in lines if line["event"] == "muttered"] == []
 
 
-def test_an_idle_child_is_ended_after_a_while(foundry: Bundle, tmp_path: Path) -> None:
+def test_an_idle_child_is_ended_after_a_while(isolation_bundle: Bundle, tmp_path: Path) -> None:
     with Children(idle_seconds=0.2) as children:
-        pid = run(tool(foundry, children, "apart__pid"), tmp_path)
+        pid = run(tool(isolation_bundle, children, "apart__pid"), tmp_path)
         wait_until(lambda: not runs(pid))
-        assert run(tool(foundry, children, "apart__pid"), tmp_path) != pid
+        assert run(tool(isolation_bundle, children, "apart__pid"), tmp_path) != pid
 
 
 def test_the_child_that_waits_longest_makes_room_for_another_kind(children: Children) -> None:
@@ -208,9 +215,9 @@ def test_a_child_is_ended_after_an_exception(children: Children) -> None:
         assert second is not first
 
 
-def test_closing_ends_all_that_wait(foundry: Bundle, tmp_path: Path) -> None:
+def test_closing_ends_all_that_wait(isolation_bundle: Bundle, tmp_path: Path) -> None:
     with Children(limit=2) as children:
-        pid = run(tool(foundry, children, "apart__pid"), tmp_path)
+        pid = run(tool(isolation_bundle, children, "apart__pid"), tmp_path)
         with children.lend(ChildKind(CASTING, None)) as child:
             children.close()
             assert child.is_alive()
@@ -218,34 +225,34 @@ def test_closing_ends_all_that_wait(foundry: Bundle, tmp_path: Path) -> None:
 
 
 def test_a_tool_without_handler_is_told_as_in_the_worker(
-    foundry: Bundle, children: Children, tmp_path: Path
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
-    result = run_tool(foundry, "founder", "apart__missing")
+    result = run_tool(isolation_bundle, "founder", "apart__missing")
     assert result.error is not None
     assert result.error.code == "E_TOOL_NOT_FOUND"
     assert result.error.message == "Tool 'apart__missing' has no handler 'missing' in casting.py."
 
 
-def test_run_tool_isolates_too_and_leaves_no_child(foundry: Bundle) -> None:
-    result = run_tool(foundry, "founder", "apart__pid")
+def test_run_tool_isolates_too_and_leaves_no_child(isolation_bundle: Bundle) -> None:
+    result = run_tool(isolation_bundle, "founder", "apart__pid")
     assert result.status == "ok"
     assert result.output != os.getpid()
     assert not runs(result.output)
-    crashed = run_tool(foundry, "founder", "apart__exits")
+    crashed = run_tool(isolation_bundle, "founder", "apart__exits")
     assert crashed.error is not None
     assert crashed.error.code == "E_TOOL_CRASHED"
 
 
-def test_run_tool_ends_an_isolated_handler_past_its_limit(foundry: Bundle, tmp_path: Path) -> None:
+def test_run_tool_ends_an_isolated_handler_past_its_limit(isolation_bundle: Bundle, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
-    result = run_tool(foundry, "founder", "apart__sleeps", {"mark": str(mark)}, timeout_seconds=1)
+    result = run_tool(isolation_bundle, "founder", "apart__sleeps", {"mark": str(mark)}, timeout_seconds=1)
     assert result.error is not None
     assert result.error.code == "E_TOOL_TIMEOUT"
     assert not runs(pid_in(mark))
 
 
 def test_validation_takes_isolated_tools_as_any_other() -> None:
-    _, findings = inspect_bundle(FOUNDRY)
+    _, findings = inspect_bundle(ISOLATION_BUNDLE)
     assert {finding.resource for finding in findings if finding.level == "error"} == {
         "Tool/broken",
         "Tool/apart",

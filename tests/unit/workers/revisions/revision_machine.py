@@ -26,17 +26,17 @@ from workers.revisions.factory import RevisionFactory
 from workers.revisions.revision import Revision
 from workers.testing import run_here
 
-WARDROBE = Path(__file__).parents[3] / "bundles" / "wardrobe"
+REVISIONS_BUNDLE = Path(__file__).parents[3] / "bundles" / "revisions"
 AGENT = "tailor"
 ON_TIME = 30.0
 
 
 class RevisionMachine:
-    """Makes revisions of a copy of ``tests/bundles/wardrobe``: each has a word of its own."""
+    """Makes revisions of a copy of ``tests/bundles/revisions``: each has a word of its own."""
 
     def __init__(self, folder: Path, ledger: Ledger, event_loop: EventLoopThread, children: Children) -> None:
         self.bundle = folder / "bundle"
-        shutil.copytree(WARDROBE, self.bundle)
+        shutil.copytree(REVISIONS_BUNDLE, self.bundle)
         settings = ledger.settings
         self.event_loop = event_loop
         self.children = children

@@ -22,7 +22,7 @@ from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
 
 LIMITS = Path(__file__).parents[3] / "bundles" / "limits"
-KITCHEN = LIMITS.with_name("kitchen")
+STEPS_BUNDLE = LIMITS.with_name("steps")
 
 SLOW = """
 apiVersion: goondan.ai/v1
@@ -40,7 +40,10 @@ UNUSED: Any = None
 
 def registry(*, is_open: bool = False) -> Registry:
     return Registry(
-        load_bundle(LIMITS), Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, ""), is_open=is_open
+        load_bundle(LIMITS),
+        Isolation(Children(), ""),
+        HostedTools(Hosts(), STEPS_BUNDLE, ""),
+        is_open=is_open,
     )
 
 
@@ -60,8 +63,8 @@ def a_dynamic_tool(
 
 @pytest.mark.requirement("registry.all-tools")
 def test_every_export_of_every_tool_of_the_bundle_has_its_handler() -> None:
-    bundle = load_bundle(KITCHEN)
-    tools = Registry(bundle, Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, ""), is_open=True)
+    bundle = load_bundle(STEPS_BUNDLE)
+    tools = Registry(bundle, Isolation(Children(), ""), HostedTools(Hosts(), STEPS_BUNDLE, ""), is_open=True)
     named = {f"{tool.name}__{one.name}" for tool in bundle.tools.values() for one in tool.spec.exports}
 
     assert named == {"stove__cook", "stove__burn", "stove__context", "cellar__cook", "cellar__context"}

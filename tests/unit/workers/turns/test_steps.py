@@ -33,7 +33,7 @@ from workers.tools.registry import Registry
 from workers.turns.pipeline import CoreOutcome, blocking
 from workers.turns.steps import MOST_TOLD, StepRequest, Steps, StepTerms, step_tool
 
-KITCHEN = Path(__file__).parents[3] / "bundles" / "kitchen"
+STEPS_BUNDLE = Path(__file__).parents[3] / "bundles" / "steps"
 
 
 Worker = Callable[..., Steps]
@@ -76,7 +76,9 @@ def steps() -> Iterator[Worker]:
     def worker(store: StepStore, pipelines: AgentPipelines | None = None) -> Steps:
         return Steps(
             store,
-            Registry(load_bundle(KITCHEN), Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, "")),
+            Registry(
+                load_bundle(STEPS_BUNDLE), Isolation(Children(), ""), HostedTools(Hosts(), STEPS_BUNDLE, "")
+            ),
             pipelines or AgentPipelines(),
             events=EventListeners(event_loop.submit),
             event_loop=event_loop,

@@ -26,7 +26,7 @@ from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
 from workers.turns.steps import Steps, StepTerms
 
-KITCHEN = Path(__file__).parents[3] / "bundles" / "kitchen"
+STEPS_BUNDLE = Path(__file__).parents[3] / "bundles" / "steps"
 AGENT = "cook"
 INBOX = "inbox__read"
 
@@ -39,10 +39,10 @@ class Worker:
 
     def __init__(self, store: StepStore, event_loop: EventLoopThread) -> None:
         self.registry = Registry(
-            load_bundle(KITCHEN), Isolation(Children(), ""), HostedTools(Hosts(), KITCHEN, "")
+            load_bundle(STEPS_BUNDLE), Isolation(Children(), ""), HostedTools(Hosts(), STEPS_BUNDLE, "")
         )
         self.tools = ExtensionTools(
-            Owner(AGENT, "mail", KITCHEN / "mail.py"), self.registry.dynamic, self.registry.catalog
+            Owner(AGENT, "mail", STEPS_BUNDLE / "mail.py"), self.registry.dynamic, self.registry.catalog
         )
         self.runs = 0
         #: what unregister has said

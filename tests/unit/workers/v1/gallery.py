@@ -31,7 +31,7 @@ from workers.testing import run_here
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
 
-HEIRLOOMS = Path(__file__).parents[3] / "bundles" / "heirlooms"
+V1_PROFILE_BUNDLE = Path(__file__).parents[3] / "bundles" / "v1-profile"
 AGENT = "curator"
 
 ON_TIME = 10.0
@@ -87,7 +87,7 @@ def keep_calls(redis: Redis, step: StepRecord, *runs: tuple[ToolCall, ToolCallRe
 @contextmanager
 def gallery(
     state_root: Path,
-    bundle: Path | Bundle = HEIRLOOMS,
+    bundle: Path | Bundle = V1_PROFILE_BUNDLE,
     *,
     agent: str = AGENT,
     tokens: WorkerOAuth | None = None,

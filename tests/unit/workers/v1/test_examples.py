@@ -15,14 +15,14 @@ from goondan_tasks.changesets.policy import FOLDER, Principal
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult
 from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import GitBundle, make_bundle
-from tests.unit.workers.v1.gallery import AGENT, HEIRLOOMS, gallery
+from tests.unit.workers.v1.gallery import AGENT, V1_PROFILE_BUNDLE, gallery
 from workers.extensions.events import EventListeners
 from workers.revisions.bundle_changes import AgentBundle
 from workers.testing import run_tool
 
 
 def run(tool: str, args: Any, state_root: Path) -> ToolCallResult:
-    return run_tool(HEIRLOOMS, AGENT, tool, args, state_root=state_root)
+    return run_tool(V1_PROFILE_BUNDLE, AGENT, tool, args, state_root=state_root)
 
 
 class Api(BaseHTTPRequestHandler):

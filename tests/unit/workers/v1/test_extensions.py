@@ -18,7 +18,7 @@ from tests.unit.workers.v1.gallery import Gallery, gallery
 from tests.waiting import wait_until
 from workers.testing import run_tool
 
-OBSERVATORY = Path(__file__).parents[3] / "bundles" / "observatory"
+V1_EXTENSIONS_BUNDLE = Path(__file__).parents[3] / "bundles" / "v1-extensions"
 
 
 class Weather(BaseHTTPRequestHandler):
@@ -44,13 +44,13 @@ def weather_service() -> Iterator[str]:
 
 @pytest.fixture
 def forecaster(tmp_path: Path) -> Iterator[Gallery]:
-    with gallery(tmp_path, OBSERVATORY, agent="forecaster") as running:
+    with gallery(tmp_path, V1_EXTENSIONS_BUNDLE, agent="forecaster") as running:
         yield running
 
 
 @pytest.fixture
 def astronomer(tmp_path: Path) -> Iterator[Gallery]:
-    with gallery(tmp_path, OBSERVATORY, agent="astronomer") as running:
+    with gallery(tmp_path, V1_EXTENSIONS_BUNDLE, agent="astronomer") as running:
         yield running
 
 
@@ -219,5 +219,5 @@ def test_an_older_extension_finds_the_agents_tools(astronomer: Gallery) -> None:
 
 
 def test_run_tool_runs_older_extensions(tmp_path: Path) -> None:
-    result = run_tool(OBSERVATORY, "astronomer", "almanac.read", state_root=tmp_path)
+    result = run_tool(V1_EXTENSIONS_BUNDLE, "astronomer", "almanac.read", state_root=tmp_path)
     assert result.output["lines"] == ["toolCall.pre", "toolCall.exec"]
