@@ -139,6 +139,17 @@ def wait_after_run(world: World, pick: Random) -> bool:
     return True
 
 
+def ask_serially(world: World, pick: Random) -> bool:
+    """Let a worker that asks for each call by itself ask for some of which one runs at a time."""
+    asker = next((one for one in world.workers if int(one.process.removeprefix("process")) % 2), None)
+    if asker is None or any(one.is_frozen for one in world.workers):
+        return False
+    submitted = [submit_one(world, pick, "gate__serial") for _ in range(3)]
+    reserve_from(world, asker, QUEUES[:1], (5, 0), pick)
+    act(world, pick, asker, RUN)
+    return any(submitted)
+
+
 def plan_look_too_late(world: World, _: Random) -> bool:
     """Let another program write that a wait queue is to be looked at in days, and a worker look then."""
     waiting = [name for name, state in world.limit_states.items() if state.line]
@@ -193,6 +204,7 @@ _SITUATIONS = (
     (ask_behind_damaged, 1),
     (die_uncounted, 1),
     (wait_after_run, 1),
+    (ask_serially, 1),
     (plan_look_too_late, 0),
     (start_in_days, 0),
 )

@@ -192,12 +192,6 @@ LIMIT_MUTATIONS = [
         where="workers.delivery.limiter:CallLimiter.claim",
     ),
     Mutation(
-        "serial is forgotten",
-        "if self.serial_scope is None:",
-        "if True:",
-        where="goondan_tasks.ledger.limiter:Limits._serial",
-    ),
-    Mutation(
         "rate forgets the starts of short runs",
         "if limit.kind == 'rate' and run.has_begun then",
         "if false then",

@@ -354,6 +354,12 @@ _BUSY_LIMITS = [
         "if redis.call('HGET', states .. held.name, 'owner') == id then",
         "",
     ),
+    (
+        "serial is forgotten",
+        "if self.serial_scope is None:",
+        "if True:",
+        "goondan_tasks.ledger.limiter:Limits._serial",
+    ),
     ("rate forgets the starts of the dead", "if not record[2] and record[10] then", "if false then", ""),
     (
         "limits take over a permit in use",
