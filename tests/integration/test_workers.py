@@ -181,6 +181,7 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(
         "running": 1,
         "waitingForLimit": 0,
         "pending": 0,
+        "scheduled": 0,
         "workers": 1,
         "events": 0,
         "deadLetters": 0,
