@@ -101,7 +101,7 @@ LIMIT_MUTATIONS = [
         "",
     ),
     Mutation("limits push no message", "redis.call('RPUSH', queue, unpack(front, behind + 1))", ""),
-    Mutation("limits plan no look", "redis.call('ZADD', look_times, 'NX', now + pause, name)", ""),
+    Mutation("limits plan no look", "redis.call('ZADD', look_times, 'LT', now + pause, name)", ""),
     Mutation(
         "rate reserves nothing",
         "redis.call('ZADD', holders .. limit.name, since, id)",

@@ -70,7 +70,7 @@ local function open_limits(terms, now)
   end
 
   local function put_in_wait_queue(name, id, at, agent)
-    redis.call('ZADD', look_times, 'NX', now + pause, name) -- first: nobody would look after the call
+    redis.call('ZADD', look_times, 'LT', now + pause, name) -- first: nobody would look after the call
     redis.call('ZADD', wait_queues .. name, at, id)
     redis.call('HSET', waiters .. id, 'line', name)
     redis.call('HSET', calls .. id, 'waiting', name)
