@@ -154,7 +154,7 @@ def require_released(world: World, one: KnownCall) -> None:
         if limit.kind == "seats" and has_ended and one.id in state.holders:
             raise BrokenPromiseError(f"{world.name(one)} has ended and still has its permit of {limit.name}")
         is_looked_at = (
-            state.look_at is not None and state.look_at <= world.milliseconds
+            state.look_at is not None and state.look_at <= world.milliseconds + 1
         )  # at once: a batch is full
         if limit.kind == "seats" and state.line and len(state.holders) < limit.most and not is_looked_at:
             waiting = _names(world, state.line)

@@ -162,6 +162,8 @@ def _go_back(world: World, one: KnownCall, saved: Saved, kept: Kept) -> None:
     if facts is None:
         fresh = KnownCall(one.call, one.submission, one.number, is_lost=True)
         facts = _facts_of(fresh)
+        # of plain Celery: a worker that has the message may ask for the call, and be the only one to have it
+        one.has_lost_message = not one.is_stored
         world.tell("is lost", one)
     for name, fact in facts.items():
         setattr(one, name, copy(fact))
