@@ -34,6 +34,14 @@ BROKEN_OFF = {
         ("oversleep", 1901628154),
         ("refuse_writes", 3728736672),
     ],
+    "a completed call whose answer was sent": [
+        ("submit", 773259508),
+        ("reserve", 380779821),
+        ("mark_by_lead", 589085250),
+        ("begin", 3442923457),
+        ("break_off_answer", 704217953),
+        ("oversleep", 837173214),
+    ],
 }
 #: how many walks a planted fault may outlive here; ``python -m tests.simulation --mutations`` plants all
 MOST_WALKS = 60

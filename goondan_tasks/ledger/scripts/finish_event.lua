@@ -20,6 +20,11 @@ local box = record[1] or record.err and ARGV[19] ~= '' and ARGV[19]
 local function release_next()
   take_out_of_mailbox(ns, box, id, KEYS[3], KEYS[4])
 end
+local function leave_pending()
+  if not record[2] then return end
+  redis.pcall('ZREM', ns .. 'pending:' .. agent, id)
+  redis.pcall('ZREM', ns .. 'approvals:' .. agent, id)
+end
 local function takes(key, kind)
   local found = redis.call('TYPE', key).ok
   return found == kind or found == 'none'
@@ -59,7 +64,8 @@ if now <= 0 then
   redis.call('HDEL', KEYS[2], 'token')
   redis.call('HSET', KEYS[2], 'ender', LATE)
   redis.pcall('ZREM', names.running .. agent, id)
-  release_next()
+  leave_pending()
+  if box then release_next() end
   redis.pcall('ZREM', KEYS[1], id)
   return now
 end
@@ -67,10 +73,7 @@ end
 redis.call('HDEL', KEYS[2], 'parked', 'message', 'spared', 'renewedAt')
 -- what follows must not stop at the damaged key of another: the result is stored, and the next event waits
 redis.pcall('XADD', ns .. 'turn-stream:' .. id, 'NOMKSTREAM', '*', 'entries', '[{"type":"end"}]')
-if record[2] then
-  redis.pcall('ZREM', ns .. 'pending:' .. agent, id)
-  redis.pcall('ZREM', ns .. 'approvals:' .. agent, id)
-end
+leave_pending()
 if not ARGV[21] and ARGV[20] and ARGV[20] ~= '' then
   redis.pcall('LPUSH', KEYS[5], ARGV[20]) -- wakes no worker: the asker has the answer from its notification
 end
