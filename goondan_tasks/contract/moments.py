@@ -30,7 +30,8 @@ class Moment:
         Raises:
             ValueError: it is not a time or a number of seconds, or there are both.
         """
-        moment = next((fields[name] for name in ("not_before", "notBefore") if fields.get(name)), None)
+        given = (fields.get(name) for name in ("not_before", "notBefore"))
+        moment = next((one for one in given if one is not None), None)
         delay = fields.get("delay")
         if moment is not None and delay is not None:
             raise ValueError("delay and not_before: give one of the two")
@@ -64,7 +65,10 @@ def _time_text(moment: Any) -> str:
             raise ValueError(
                 "not_before: this datetime has no time zone; write datetime.now(UTC) + …, or .astimezone()"
             )
-        return iso_time(math.ceil(moment.timestamp() * 1000))
+        try:
+            return iso_time(math.ceil(moment.timestamp() * 1000))
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"not_before: {moment} is beyond the years 1 to 9999 in UTC") from error
     if not isinstance(moment, str):
         raise ValueError(f"not_before: must be a datetime or ISO 8601 text, not {shown(moment)}")
     try:

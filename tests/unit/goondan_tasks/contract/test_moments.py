@@ -45,6 +45,17 @@ def test_time_of_a_call_is_in_utc_and_never_earlier_than_asked(
         ({"delay": LONGEST_DELAY_SECONDS + 1}, "(a year)"),
         ({"not_before": "tomorrow"}, "is not an ISO 8601 time"),
         ({"not_before": 12}, "must be a datetime or ISO 8601 text"),
+        ({"not_before": ""}, 'not_before: "" is not an ISO 8601 time'),
+        ({"not_before": 0}, "not_before: must be a datetime or ISO 8601 text"),
+        ({"notBefore": False}, "not_before: must be a datetime or ISO 8601 text"),
+        (
+            {"not_before": datetime.max.replace(tzinfo=UTC)},
+            "not_before: 9999-12-31 23:59:59.999999+00:00 is beyond",
+        ),
+        (
+            {"not_before": datetime.min.replace(tzinfo=SEOUL)},
+            "not_before: 0001-01-01 00:00:00+09:00 is beyond",
+        ),
         ({"not_before": datetime(2026, 12, 1)}, "has no time zone"),
         ({"not_before": "2026-12-01T09:00Z", "delay": 3}, "give one of the two"),
     ],
