@@ -183,10 +183,10 @@ _TABLE = [
     ),
     (
         "waking gives an event no place",
-        "if not put_in_mailbox(ns, box, id, now, ttl) then error",
-        "if false then error",
+        "if not put_in_mailbox(ns, box, id, now, ttl) then return",
+        "if false then return",
     ),
-    ("waking sets no deadline", "  redis.call('ZADD', due, record[3], id)\n", ""),
+    ("waking sets no deadline", "  redis.call('ZADD', due, deadline, id)\n", ""),
     (
         "waking leaves the call in the list",
         "  redis.pcall('ZREM', scheduled_index(ns, queue), id)\n",

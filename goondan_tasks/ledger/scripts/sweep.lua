@@ -102,7 +102,7 @@ local function take(id)
     return nil
   end
   if status == 'scheduled' and deadline > now then
-    wake(ns, KEYS[1], id, now)
+    if not wake(ns, KEYS[1], id, now) then error('its record or mailbox is damaged') end
     return nil
   end
   -- a queued call that an earlier sweep took, but did not settle, has no worker

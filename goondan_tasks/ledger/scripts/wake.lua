@@ -13,7 +13,8 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
   if record[1] == 'scheduled' and (tonumber(record[2]) or 0) > now then
     if left == 0 then break end
     left = left - 1
-    if pcall(wake, ARGV[1], KEYS[1], id, now) then
+    local is_over, is_queued = pcall(wake, ARGV[1], KEYS[1], id, now)
+    if is_over and is_queued then
       woken = woken + 1
     else
       redis.call('ZADD', KEYS[1], now + ARGV[3], id)

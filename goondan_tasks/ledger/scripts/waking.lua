@@ -3,23 +3,29 @@
 
 -- Queue a scheduled call with its message, and give an event its place in its mailbox. The message comes before the
 -- status: a claim drops that of a scheduled call. Its place in `due` comes after it: if this is broken off before, the
--- call is woken again, and after it a sweep writes the deadline.
+-- call is woken again, and after it a sweep writes the deadline. Returns whether it is queued: it is not if its record or
+-- mailbox is damaged. All is read before anything is pushed, or each attempt would leave a message.
 local function wake(ns, due, id, now)
   local key = ns .. 'call:' .. id
   local record = redis.call('HMGET', key, 'queue', 'message', 'deadline', 'box', 'attempt')
+  local has_attempt, attempt = pcall(number_in, record[5], 0)
+  local has_deadline, deadline = pcall(number_in, record[3])
+  local has_queue = record[1] and string.match(record[1], '^agent%.[^.]+')
+  if not (has_attempt and has_deadline and has_queue and record[2]) then return false end
   local queue, wake_up, box = record[1], record[1] .. '.bell', record[4]
   if box then
-    redis.call('LREM', ns .. 'mailbox:' .. box, 0, id) -- if this was broken off before, it has a place
+    redis.pcall('LREM', ns .. 'mailbox:' .. box, 0, id) -- if this was broken off before, it has a place
     local ttl = math.max(redis.call('TTL', key), 1)
-    if not put_in_mailbox(ns, box, id, now, ttl) then error('its mailbox is damaged') end
+    if not put_in_mailbox(ns, box, id, now, ttl) then return false end
   end
   leave_schedule(ns, id, queue)
   redis.call('LPUSH', queue, record[2])
   if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
   local queued = {'status', 'queued'}
   -- a call that has run before keeps its place among those that wait for a limit
-  if number_in(record[5], 0) == 0 then queued[3], queued[4] = 'queuedAt', now end
+  if attempt == 0 then queued[3], queued[4] = 'queuedAt', now end
   redis.call('HSET', key, unpack(queued))
-  redis.call('ZADD', due, record[3], id)
+  redis.call('ZADD', due, deadline, id)
   forget_schedule(ns, id)
+  return true
 end

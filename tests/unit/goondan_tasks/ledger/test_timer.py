@@ -3,6 +3,7 @@
 import fakeredis
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from broker_config.connections import redis_time
 from broker_config.settings import Settings
@@ -195,6 +196,57 @@ def test_damaged_queue_delays_one_call_by_a_lease_and_no_other(ledger: Ledger, r
     assert record_of(ledger, other).status == "queued"
     assert record_of(ledger, stuck).status == "scheduled"
     assert (ledger.redis.zscore(ledger.keys.due, stuck) or 0) > redis_time(ledger.redis) + 50_000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("attempt", "x"),
+        ("deadline", "x"),
+        ("deadline", None),
+        ("queue", "x"),
+        ("queue", None),
+        ("message", None),
+    ],
+)
+@pytest.mark.parametrize("way", ["wake", "sweep", "run_now"])
+def test_damaged_record_leaves_no_message_with_each_attempt_to_queue_it(
+    ledger: Ledger, reaper: Reaper, way: str, field: str, value: str | None
+) -> None:
+    call_id = put(ledger, submission(later(ledger, a_call())))
+    key = ledger.keys.call(call_id)
+    ledger.redis.hdel(key, field) if value is None else ledger.redis.hset(key, field, value)
+
+    for _ in range(2):
+        come(ledger, call_id)
+        if way == "wake":
+            assert reaper.wake() == 0
+        elif way == "sweep":
+            ledger.sweep("w").run(ledger.redis)
+        else:
+            with pytest.raises(CallNotFoundError, match="damaged"):
+                reaper.run_now(call_id)
+
+    assert ledger.redis.llen(QUEUE) == 0
+    assert ledger.redis.hget(key, "status") != b"queued"
+
+
+def test_event_with_a_damaged_mailbox_cannot_be_run_at_once(ledger: Ledger, reaper: Reaper) -> None:
+    call_id = put(ledger, event_submission(later(ledger, an_event(1))))
+    ledger.redis.set(ledger.keys.mailbox(mailbox_of(an_event(1))), "another program's")
+
+    with pytest.raises(CallNotFoundError, match="damaged"):
+        reaper.run_now(call_id)
+
+    assert ledger.redis.llen(EVENTS) == 0
+
+
+def test_run_now_reports_what_is_no_fault_of_the_record(ledger: Ledger, reaper: Reaper) -> None:
+    call_id = put(ledger, submission(later(ledger, a_call())))
+    ledger.redis.set(QUEUE, "another program's")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        reaper.run_now(call_id)
 
 
 def test_scheduled_calls_are_found_again_when_due_was_deleted(ledger: Ledger) -> None:
