@@ -227,13 +227,15 @@ class Heartbeat(bootsteps.StartStopStep):
                 runtime.reaper.sweep(record.name)
             with only_advice(keys.limits):
                 runtime.limiter.look()
-            if self._schedules is not None:
-                with only_advice(keys.schedule_owners):
-                    self._schedules.look()
             with only_advice(IN_FLIGHT):
                 consumer.pool.intake.renew()
             with only_advice(keys.instances):
                 runtime.collector.look(record.name, record.root_id)
+            if (
+                self._schedules is not None
+            ):  # last: it accepts calls, which fails for more reasons than the others
+                with only_advice(keys.schedule_owners):
+                    self._schedules.look()
             self._is_announced = True
         except (RedisError, BrokerUnreachableError) as error:
             if self._is_announced:  # once, not every few seconds while Redis is full

@@ -1,13 +1,16 @@
 """A worker's beat, and what it does about the revision that it lacks."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import fakeredis
 import pytest
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
@@ -150,6 +153,23 @@ def test_a_worker_says_how_many_places_it_has_now() -> None:
     worker.beat()
     assert [record.concurrency for record in worker.said] == [5]
     assert worker.runtime.children.limit == 5
+
+
+@pytest.mark.parametrize("fault", [OutOfMemoryError("full"), ValueError("year 33658 is out of range")])
+def test_a_fault_of_schedules_keeps_no_other_step_from_its_beat(fault: Exception) -> None:
+    worker, steps = Beating(), list[str]()
+    worker.consumer.pool = SimpleNamespace(
+        limit=1, intake=SimpleNamespace(renew=lambda: steps.append("messages are renewed"))
+    )
+    worker.runtime.collector = SimpleNamespace(look=lambda *_: steps.append("instances are looked at"))
+    look = mock.Mock(side_effect=fault)
+    worker.heartbeat._schedules = mock.Mock(look=look)
+
+    with nullcontext() if isinstance(fault, RedisError) else pytest.raises(type(fault)):
+        worker.beat()
+
+    look.assert_called_once_with()
+    assert steps == ["messages are renewed", "instances are looked at"]
 
 
 @pytest.fixture
