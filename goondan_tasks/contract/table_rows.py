@@ -13,7 +13,7 @@ from broker_config import serializer
 from broker_config.refusals import is_script_fault, refusal_text
 from goondan_tasks.contract.errors import RecordDamagedError
 from goondan_tasks.contract.failure import truncate
-from goondan_tasks.contract.messages import WireModel
+from goondan_tasks.contract.messages import WireModel, iso_time
 from goondan_tasks.contract.on_error import OnError
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,20 @@ def whole_number(value: bytes | None, name: str) -> int:
         reason = str(error)
     report_row(name, reason)
     return 0
+
+
+def time_text(value: bytes | None, name: str) -> str | None:
+    """Write a time in ms as ISO 8601; a damaged one is logged, and left out like one that is absent."""
+    if not value:
+        return None
+    try:
+        if (number := float(value)) >= 0:
+            return iso_time(number)
+        reason = f"it is {number}"
+    except (ValueError, OverflowError, OSError) as error:  # also years after 9999
+        reason = str(error)
+    report_row(name, reason)
+    return None
 
 
 def naming(*keys: str) -> OnError:

@@ -21,7 +21,14 @@ from goondan_tasks.contract.calls import identity_of, queue_element
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import Versioned, WireModel, iso_time
 from goondan_tasks.contract.schedules import Due, Firing, Schedule, slot_text
-from goondan_tasks.contract.table_rows import naming, only_advice, read_row, report_row, whole_number
+from goondan_tasks.contract.table_rows import (
+    naming,
+    only_advice,
+    read_row,
+    report_row,
+    time_text,
+    whole_number,
+)
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 
@@ -33,6 +40,8 @@ TTL_SECONDS = 30 * 86_400
 MOST_DUE = 100
 #: the owner of schedules that are made at run time
 RUN_TIME = ""
+#: the next slot that ``due_schedules.lua`` writes and returns if it is damaged
+UNKNOWN_SLOT = -1
 
 #: the counts of a schedule
 SLOT_RESULTS = ("fired", "skipped", "missed", "damaged")
@@ -139,7 +148,7 @@ class ScheduleStore:
             schedule = read_row(Schedule, definition, "a schedule")
             if schedule is None:
                 continue
-            firings = schedule.firings(whole_number(expected, f"the next slot of {schedule.name!r}"), now)
+            firings = self._firings(schedule, int(expected), now)
             steps += (self._step(schedule, firing, now) for firing in firings)
             times.append(firings[-1].following.at)
             if schedule.overlap == "cancel" and any(firing.slot for firing in firings):
@@ -151,6 +160,14 @@ class ScheduleStore:
             return Looked(fired, 0.0)
         known = [at for at in times if at is not None]
         return Looked(fired, max(0.0, min(known) - now) / 1000 if known else None)
+
+    def _firings(self, schedule: Schedule, expected: int, now: float) -> list[Firing]:
+        if expected != UNKNOWN_SLOT:
+            return schedule.firings(expected, now)
+        report_row(
+            f"the next slot of the schedule {schedule.full_name!r}", "it goes on with the one after now"
+        )
+        return [Firing(expected, None, schedule.next(now), 0)]
 
     def _step(self, schedule: Schedule, firing: Firing, now: float) -> _Step:
         if firing.slot is None:
@@ -265,7 +282,7 @@ class ScheduleStore:
             return fields.get(field, b"").decode(errors="replace") or None
 
         def time(field: str) -> str | None:
-            return iso_time(whole_number(fields[field], name)) if text(field) else None
+            return time_text(fields.get(field), f"{field} of the schedule {name!r}")
 
         return ScheduleState(
             schedule=schedule,

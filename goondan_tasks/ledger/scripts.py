@@ -63,8 +63,8 @@ _MADE_OF = {
         "finish_event",
     ),
     "fire": ("ttl", "tracing", *_ACCEPTING, "running", "fire"),
-    "due_schedules": ("running", "due_schedules"),
-    "keep_schedules": ("ttl", "keep_schedules"),
+    "due_schedules": ("running", "slots", "due_schedules"),
+    "keep_schedules": ("ttl", "slots", "keep_schedules"),
     "pause_schedule": ("ttl", "pause_schedule"),
 }
 

@@ -4,7 +4,7 @@
 --       others), lifetime beyond the next slot (s), then seven for each schedule: full name, definition, digest, digest of
 --       its times, overlap, its next slot and when that is due (ms, '' = never)
 -- Returns how many were written, or -1 if the owner has newer ones. A paused schedule stays paused, and one whose times
--- are the same keeps its next slot. ttl.lua is put before this.
+-- are the same keeps its next slot, unless that is damaged. ttl.lua and slots.lua are put before this.
 local time = redis.call('TIME')
 local now, ns, owner, since = time[1] * 1000 + math.floor(time[2] / 1000), ARGV[1], ARGV[2], tonumber(ARGV[3])
 local is_bundle = since ~= nil
@@ -18,7 +18,7 @@ for at = 5, #ARGV, 7 do
   local name, slot, due = ARGV[at], ARGV[at + 5], ARGV[at + 6]
   local key = ns .. 'schedule:' .. name
   local state = redis.call('HMGET', key, 'digest', 'timing', 'next', 'at', 'paused')
-  if state[2] == ARGV[at + 3] and state[3] then slot, due = state[3], state[4] end
+  if state[2] == ARGV[at + 3] and is_slot(state[3], state[4]) then slot, due = state[3], state[4] end
   if state[5] then slot, due = '', '' end
   local ttl = math.ceil(ARGV[4] + math.max(0, (tonumber(due) or now + 366 * 86400 * 1000) - now) / 1000)
   if ttl > longest then longest = ttl end

@@ -273,6 +273,73 @@ def test_a_schedule_whose_key_is_damaged_leaves_the_others_alone(station: Statio
         station.store.put(hourly(owner=""))
 
 
+DAMAGED_SLOTS: list[dict[str, str | None]] = [
+    {"at": "x"},
+    {"at": None},
+    {"at": ""},
+    {"at": "1.5"},
+    {"next": "x"},
+    {"next": None},
+    {"next": ""},
+    {"next": "1.5"},
+    {"next": "nan"},
+    {"next": "900000000000000", "at": "900000000000000"},
+    {"next": None, "at": None},
+]
+
+
+def damage(station: Station, one: Schedule, fields: dict[str, str | None]) -> None:
+    key = station.ledger.keys.schedule(one.full_name)
+    for field, value in fields.items():
+        station.redis.hdel(key, field) if value is None else station.redis.hset(key, field, value)
+
+
+@pytest.mark.parametrize("fields", DAMAGED_SLOTS)
+def test_a_schedule_with_a_damaged_slot_goes_on_with_the_one_after_now(
+    station: Station, fields: dict[str, str | None]
+) -> None:
+    ones = [hourly("a"), hourly("b")]
+    station.store.keep("w", ones, 1.0)
+    for one in ones:
+        station.pass_slot(one)
+    damage(station, ones[0], fields)
+    assert [one.full_name for one in station.store.all()] == ["w/a", "w/b"]
+
+    looked = station.look()
+
+    assert [(one.schedule.name, one.word) for one in looked.fired if one.call_id] == [("b", "fired")]
+    assert station.redis.llen(QUEUE) == 1
+    assert station.state("w/a").next == station.state("w/a").due_at == station.state("w/b").next
+    assert station.state("w/a").missed == 0
+    station.pass_slot(ones[0])
+    assert [one.schedule.name for one in station.look().fired] == ["a"]
+
+
+def test_a_paused_schedule_with_a_damaged_slot_stays_paused(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    station.pass_slot(one)
+    station.store.pause(one, "", "ann")
+    damage(station, one, {"next": "x", "at": "y"})
+    station.redis.zadd(station.ledger.keys.schedules("w"), {one.full_name: 1})
+
+    assert station.look().fired == []
+    assert station.store.resume(one)
+    assert station.state("w/hourly").next is not None
+
+
+@pytest.mark.parametrize("fields", DAMAGED_SLOTS)
+def test_a_damaged_slot_is_not_kept_with_equal_times(station: Station, fields: dict[str, str | None]) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    sound = station.state("w/hourly")
+    damage(station, one, fields)
+
+    assert station.store.keep("w", [one], 2.0)
+
+    assert station.state("w/hourly") == sound
+
+
 def test_a_damaged_queue_does_not_keep_other_schedules_from_their_slots(station: Station) -> None:
     ones = [hourly("a", agent="smith"), hourly("b")]
     station.store.keep("w", ones, 1.0)
