@@ -19,7 +19,7 @@ from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from broker_config.confirmation import Confirmation, NotConfirmedError, counted
-from broker_config.refusals import RefusedError
+from broker_config.refusals import RefusedError, is_script_fault
 
 _FOLDER = files("broker_config") / "scripts"
 
@@ -111,11 +111,13 @@ class ClaimOnReserve:
     terms: Mapping[str, str] = field(default_factory=dict)
 
 
-def run_script_calls(redis: Redis, script_calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+def run_script_calls(
+    redis: Redis, script_calls: Sequence[ScriptCall[Any]], *, returns_faults: bool = False
+) -> list[Any]:
     """Run scripts in one round trip and return their parsed answers. Raises as :meth:`ScriptCall.run` does.
 
     After a lost connection they are sent again, by the client's retry policy, so they must be safe to run
-    twice.
+    twice. With ``returns_faults``, the error of a script that fails because of its own keys is its answer.
 
     Raises:
         NotConfirmedError: the scripts have run, and too few replicas have confirmed that.
@@ -123,7 +125,7 @@ def run_script_calls(redis: Redis, script_calls: Sequence[ScriptCall[Any]]) -> l
     pool = redis.connection_pool
     connection: Connection = pool.get_connection()
     try:
-        answers = _exchange_with_retry(connection, script_calls)
+        answers = _exchange_with_retry(connection, script_calls, returns_faults=returns_faults)
     finally:
         pool.release(connection)
     return _parsed(script_calls, answers)
@@ -166,16 +168,22 @@ class ScriptConnection:
 
 
 def _parsed(script_calls: Sequence[ScriptCall[Any]], answers: Sequence[Any]) -> list[Any]:
-    return [script_call.parse(answer) for script_call, answer in zip(script_calls, answers, strict=True)]
+    return [
+        answer if isinstance(answer, RedisError) else script_call.parse(answer)
+        for script_call, answer in zip(script_calls, answers, strict=True)
+    ]
 
 
 def _exchange_with_retry(
     connection: Connection,
     script_calls: Sequence[ScriptCall[Any]],
     meanwhile: Callable[[], object] | None = None,
+    *,
+    returns_faults: bool = False,
 ) -> list[Any]:
     return connection.retry.call_with_retry(
-        lambda: exchange(connection, script_calls, meanwhile), lambda error: connection.disconnect()
+        lambda: exchange(connection, script_calls, meanwhile, returns_faults=returns_faults),
+        lambda error: connection.disconnect(),
     )
 
 
@@ -183,6 +191,8 @@ def exchange(
     connection: Connection,
     script_calls: Sequence[ScriptCall[Any]],
     meanwhile: Callable[[], object] | None = None,
+    *,
+    returns_faults: bool = False,
 ) -> list[Any]:
     """Run scripts in one round trip, once, in half the time of redis-py's pipeline.
 
@@ -203,7 +213,7 @@ def exchange(
             answers[number] = answer
         confirmed = again[len(unknown) :]
     for answer in answers:
-        if isinstance(answer, RedisError):
+        if isinstance(answer, RedisError) and not (returns_faults and is_script_fault(answer)):
             raise answer
     if confirmation is not None and (fault := confirmation.fault(*confirmed)) is not None:
         _raise_if_it_counts(fault, script_calls, answers)

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from broker_config import serializer
 from broker_config.connections import redis_time, rows_of
-from broker_config.refusals import is_script_fault, refusal_text
+from broker_config.refusals import refusal_text
 from broker_config.scripts import ScriptCall, run_script_calls
 from goondan_tasks.contract.calls import identity_of, queue_element
 from goondan_tasks.contract.events import is_event
@@ -176,24 +176,15 @@ class ScheduleStore:
         return _Step(schedule, firing, submission_of(schedule, slot, now, firing.missed), slot)
 
     def _run(self, steps: Sequence[_Step]) -> list[Fired]:
-        try:
-            words = run_script_calls(self._redis, [self._fire(step) for step in steps]) if steps else []
-        except ResponseError as error:
-            if not is_script_fault(error):
-                raise
-            words = [self._run_alone(step) for step in steps]  # the fault of one must not stop the others
+        if not steps:
+            return []
+        calls = [self._fire(step) for step in steps]
+        words = run_script_calls(self._redis, calls, returns_faults=True)  # one must not stop the others
         return [
-            Fired(one.schedule, one.firing, word, one.submission.id if one.submission else "")
+            Fired(one.schedule, one.firing, _word_for(one, word), one.submission.id if one.submission else "")
             for one, word in zip(steps, words, strict=True)
             if one.firing is not None
         ]
-
-    def _run_alone(self, step: _Step) -> Word:
-        try:
-            return self._fire(step).run(self._redis)
-        except ResponseError as error:
-            report_row(f"a key of the schedule {step.schedule.full_name!r}", refusal_text(error))
-            return "stale"
 
     def _fire(self, step: _Step, producer: str = "") -> ScriptCall[Word]:
         keys, name = self._keys, step.schedule.full_name
@@ -356,6 +347,13 @@ def named(states: Iterable[ScheduleState], name: str) -> list[ScheduleState]:
 
 def _written(due: Due) -> tuple[int | str, int | str]:
     return ("" if due.slot is None else due.slot), ("" if due.at is None else due.at)
+
+
+def _word_for(step: _Step, word: Word | ResponseError) -> Word:
+    if not isinstance(word, ResponseError):
+        return word
+    report_row(f"a key of the schedule {step.schedule.full_name!r}", refusal_text(word))
+    return "stale"
 
 
 def _word(answer: bytes) -> Word:

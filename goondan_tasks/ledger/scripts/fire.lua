@@ -15,6 +15,11 @@ local state = redis.call('HMGET', KEYS[1], 'digest', 'next', 'overlap') -- while
 local by_hand = ARGV[3] == ''
 if state[1] ~= ARGV[2] or not by_hand and state[2] ~= ARGV[3] then return 'stale' end
 
+-- A damaged count begins again: its slot has been accepted.
+local function count(field, more)
+  if type(redis.pcall('HINCRBY', KEYS[1], field, more)) == 'table' then redis.call('HSET', KEYS[1], field, more) end
+end
+
 local word, ns, id = 'missed', ARGV[9], ARGV[12]
 local batch = open_batch(KEYS[4])
 local is_open = note_ended(KEYS[1], KEYS[3], ns)
@@ -41,8 +46,8 @@ if word == 'fired' then
   keep_for(KEYS[3], ttl)
   redis.call('HSET', KEYS[1], 'lastSlot', ARGV[4], 'lastAt', batch.now, 'lastId', id)
 end
-if word ~= 'missed' then redis.call('HINCRBY', KEYS[1], word, 1) end
-if ARGV[7] ~= '0' then redis.call('HINCRBY', KEYS[1], 'missed', ARGV[7]) end
+if word ~= 'missed' then count(word, 1) end
+if ARGV[7] ~= '0' then count('missed', ARGV[7]) end
 if not by_hand then
   redis.call('HSET', KEYS[1], 'next', ARGV[5], 'at', ARGV[6])
   keep_for(KEYS[1], ttl)

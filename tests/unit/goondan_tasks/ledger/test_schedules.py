@@ -273,6 +273,21 @@ def test_a_schedule_whose_key_is_damaged_leaves_the_others_alone(station: Statio
         station.store.put(hourly(owner=""))
 
 
+@pytest.mark.parametrize("count", ["x", str(2**63 - 1)])
+def test_a_damaged_count_begins_again(station: Station, count: str) -> None:
+    one = hourly(catchUp="once")
+    station.store.keep("w", [one], 1.0)
+    station.pass_slot(one, 3)
+    key = station.ledger.keys.schedule(one.full_name)
+    station.redis.hset(key, mapping={"fired": count, "missed": count})
+
+    assert [fired.word for fired in station.look().fired] == ["fired"]
+
+    assert station.look().fired == []
+    assert station.redis.llen(QUEUE) == 1
+    assert (station.state("w/hourly").fired, station.state("w/hourly").missed) == (1, 2)
+
+
 DAMAGED_SLOTS: list[dict[str, str | None]] = [
     {"at": "x"},
     {"at": None},
@@ -347,8 +362,9 @@ def test_a_damaged_queue_does_not_keep_other_schedules_from_their_slots(station:
         station.pass_slot(one)
     station.redis.set("agent.smith.events", "x")
 
-    station.look()
+    words = [(fired.schedule.name, fired.word) for fired in station.look().fired]
 
+    assert words == [("a", "stale"), ("b", "fired")]
     assert station.redis.llen(QUEUE) == 1
     station.redis.delete("agent.smith.events")
     assert [(fired.schedule.name, fired.word) for fired in station.look().fired] == [("a", "fired")]
