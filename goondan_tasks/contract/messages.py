@@ -62,7 +62,7 @@ def iso_time(milliseconds: float) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _iso_second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]  # strftime may not pad years
 
 
 def epoch_milliseconds(text: str) -> int:

@@ -22,6 +22,7 @@ CALL = {"agentName": "coder", "toolName": "bash__exec", "args": {}}
         ({"notBefore": "2026-12-01T00:00:00"}, "2026-12-01T00:00:00.000Z"),
         ({"not_before": datetime(2026, 12, 1, 9, tzinfo=SEOUL)}, "2026-12-01T00:00:00.000Z"),
         ({"not_before": datetime(2026, 12, 1, 0, 0, 0, 1, tzinfo=UTC)}, "2026-12-01T00:00:00.001Z"),
+        ({"not_before": datetime.min.replace(tzinfo=UTC)}, "0001-01-01T00:00:00.000Z"),
         ({"delay": 1.5}, "1970-01-01T00:00:02.500Z"),
         ({"delay": 0.0001}, "1970-01-01T00:00:01.001Z"),
         ({"delay": 0}, None),
