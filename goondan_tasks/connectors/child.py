@@ -85,14 +85,12 @@ class ChannelLogger:
     def __getattr__(self, level: str) -> Callable[..., None]:
         if level not in _LEVELS:
             raise AttributeError(level)
-        return lambda event, *args, **fields: self._channel.write(
-            {
-                "type": "log",
-                "level": level,
-                "message": str(event) % args if args else str(event),
-                "fields": fields,
-            }
-        )
+
+        def write(event: object, /, *args: object, **fields: object) -> None:
+            text = str(event) % args if args else str(event)
+            self._channel.write({"type": "log", "level": level, "message": text, "fields": fields})
+
+        return write
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,10 @@ def main(descriptor: int) -> None:
         channel.write({"type": "ended", **_fault(error)})
         return
     channel.write({"type": "started"})
-    ended = _run_async if inspect.iscoroutinefunction(connect) else _run_plain
+    is_async = inspect.iscoroutinefunction(inspect.unwrap(connect)) or inspect.iscoroutinefunction(
+        getattr(connect, "__call__", None)  # noqa: B004 - an object whose method is a coroutine
+    )
+    ended = _run_async if is_async else _run_plain
     channel.write({"type": "ended", **ended(connect, channel, start, lines)})
 
 
@@ -210,16 +211,21 @@ def _run_async(connect: Callable[..., Any], channel: Channel, start: JsonObject,
         await asyncio.wait([running])
         return {} if running.cancelled() else _fault(running.exception())
 
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except BaseException as error:  # noqa: BLE001 - such as sys.exit, which leaves the loop
+        return _fault(error)
 
 
 def _run_plain(connect: Callable[..., Any], channel: Channel, start: JsonObject, lines: Any) -> JsonObject:
     """Run a plain function; it cannot be interrupted, so a stop ends the process."""
     threading.Thread(target=_read, args=(lines, channel, lambda: os._exit(0)), daemon=True).start()
     try:
-        connect(_context(channel, start, _blocking))
-    except Exception as error:  # noqa: BLE001 - the connector's own code may raise anything
+        answer = connect(_context(channel, start, _blocking))
+    except BaseException as error:  # noqa: BLE001 - the connector's own code may raise anything
         return _fault(error)
+    if inspect.isawaitable(answer):
+        return _fault(TypeError("connect returned an awaitable, but is not declared with `async def`"))
     return {}
 
 

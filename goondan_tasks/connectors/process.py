@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -23,6 +24,11 @@ logger = structlog.get_logger("goondan.connector")
 
 #: the limit of a message's JSON, and of a printed line
 MAX_MESSAGE_BYTES, LONGEST_LINE = 4_194_304, 65_536
+#: how soon the end of a process is noticed whose children still hold its descriptors
+_LOOK_SECONDS = 0.5
+_READ_BYTES = 65_536
+#: fields of log lines that are not the connector's
+_TAKEN = frozenset({"event", "self", "exc_info", "stack_info", "logger", "level", "timestamp", "method_name"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,10 @@ class ConnectorProcess:
             finally:
                 os.close(written)
             on_failure.pop_all()
-        self._said = os.fdopen(read, "rb")
+        self._said = read
+        self._unread = bytearray()
+        self._poll = select.poll()
+        self._poll.register(read, select.POLLIN)
         #: what was wrong with a message of it
         self.fault: str | None = None
         self._writing = threading.Lock()
@@ -111,21 +120,35 @@ class ConnectorProcess:
 
     def messages(self) -> Iterator[Mapping[str, Any]]:
         """Yield its messages until it ends; one that cannot be read ends it."""
-        with self._said:
-            while line := self._said.readline(MAX_MESSAGE_BYTES + 1):
-                try:
-                    message = json.loads(line)
-                    kind = message["type"]
-                except (ValueError, TypeError, KeyError, RecursionError):
-                    is_long = len(line) > MAX_MESSAGE_BYTES
-                    shown = f"one of more than {MAX_MESSAGE_BYTES:,} bytes" if is_long else repr(line[:200])
-                    self.fault = f"It wrote a message that cannot be read: {shown}."
-                    self.kill()
-                    return
-                if kind == "log":
-                    self._write_line(message)
-                else:
-                    yield message
+        while line := self._line():
+            try:
+                message = json.loads(line)
+                kind = message["type"]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                is_long = len(line) > MAX_MESSAGE_BYTES
+                shown = f"one of more than {MAX_MESSAGE_BYTES:,} bytes" if is_long else repr(line[:200])
+                self.fault = f"It wrote a message that cannot be read: {shown}."
+                self.kill()
+                return
+            if kind == "log":
+                self._write_line(message)
+            else:
+                yield message
+
+    def _line(self) -> bytes:
+        """Return the next line, or the beginning of one that is too long; nothing when all is read."""
+        while (end := self._unread.find(b"\n")) < 0 and len(self._unread) <= MAX_MESSAGE_BYTES:
+            if not self._poll.poll(1000 * _LOOK_SECONDS):
+                if self._process.poll() is not None:  # what it has forked holds the other end
+                    return b""
+                continue
+            data = os.read(self._said, _READ_BYTES)
+            if not data:
+                return b""
+            self._unread += data
+        line = bytes(self._unread[: end + 1 or None])
+        del self._unread[: len(line)]
+        return line
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -146,6 +169,7 @@ class ConnectorProcess:
         """End it, and close all that leads to it."""
         self.kill()
         self._process.wait()
+        os.close(self._said)
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None  # noqa: S101 - it was requested
             self._process.stdin.close()
@@ -161,4 +185,5 @@ class ConnectorProcess:
         level, text, fields = message.get("level"), str(message.get("message")), message.get("fields")
         write = getattr(self.log, level if level in {"debug", "info", "warning", "error"} else "info")
         own = fields if isinstance(fields, dict) else {}
-        write(text, **{f"{name}_" if name in {"event", "self"} else name: own[name] for name in own})
+        is_taken = {name: name in _TAKEN or name.startswith("_") for name in own}
+        write(text, **{f"{name.lstrip('_')}_" if is_taken[name] else name: own[name] for name in own})

@@ -56,7 +56,6 @@ class ConnectionRunner:
         self._stopping = threading.Event()
         self._log = logger.bind(connection=program.connection, connector=program.connector)
         self._crashes = 0
-        self._process: ConnectorProcess | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"connection {program.connection}", daemon=True
         )
@@ -66,10 +65,8 @@ class ConnectionRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the connector to end, and begin no other run."""
+        """Let the connector be asked to end, and begin no other run. This does not wait."""
         self._stopping.set()
-        if (process := self._process) is not None:
-            process.stop()
 
     def join(self, seconds: float) -> bool:
         """Wait for the end; return whether it has come."""
@@ -79,12 +76,12 @@ class ConnectionRunner:
     def _run(self) -> None:
         while not self._stopping.is_set():
             lease = Lease(self._store.key(self.program.connection), uuid.uuid4().hex, self._owner)
+            begun = time.monotonic()
             wait = self._take(lease)
             if wait:
                 self._stopping.wait(wait)
                 continue
-            begun = time.monotonic()
-            error = self._run_once(lease)
+            error = self._run_once(lease, begun)
             self._let_go(lease, error or "")
             if error is None:
                 return
@@ -109,25 +106,28 @@ class ConnectionRunner:
         except (RedisError, GoondanError) as failure:  # it ends by itself
             self._log.warning("connector.lease-not-ended", error=str(failure))
 
-    def _run_once(self, lease: Lease) -> str | None:
-        """Run the connector to its end; return why it failed, ``None`` if it is done or was stopped."""
+    def _run_once(self, lease: Lease, taken: float) -> str | None:
+        """Run the connector to its end; return why it failed, ``None`` if it is done or was stopped.
+
+        ``taken`` is when the lease was asked for, a ``time.monotonic()``.
+        """
         try:
             process = ConnectorProcess(self.program, self._group)
         except (GoondanError, OSError) as error:
             return str(error)
-        run = _Run(process, lease, self)
-        self._process = process
-        if self._stopping.is_set():  # meanwhile
-            process.stop()
-        keeper = threading.Thread(target=run.keep, daemon=True)
-        keeper.start()
+        run = _Run(process, lease, self, taken)
+        helpers = [threading.Thread(target=one, daemon=True) for one in (run.keep, run.renew)]
+        for helper in helpers:
+            helper.start()
         try:
             run.serve()
+        except Exception as error:  # noqa: BLE001 - the fault of a run ends that run alone
+            self._log.exception("connector.run-failed")
+            run.error = f"{type(error).__name__}: {error}"
         finally:
             run.has_ended.set()
             process.close()
-            self._process = None
-            keeper.join()
+            helpers[0].join()
         return None if self._stopping.is_set() and run.error is None else run.outcome()
 
     # What a run asks for
@@ -184,8 +184,12 @@ class ConnectionRunner:
 class _Run:
     """One run of a connector: its messages, and its lease."""
 
-    def __init__(self, process: ConnectorProcess, lease: Lease, runner: ConnectionRunner) -> None:
+    def __init__(
+        self, process: ConnectorProcess, lease: Lease, runner: ConnectionRunner, renewed: float
+    ) -> None:
         self._process, self._lease, self._runner = process, lease, runner
+        #: when the last renewal that has succeeded was begun
+        self._renewed = renewed
         self.has_ended = threading.Event()
         self._has_started = False
         self._is_done = False
@@ -202,7 +206,8 @@ class _Run:
             elif kind == "ask":
                 self._process.write({"type": "answer", "id": message.get("id"), **self._answer(message)})
             elif kind == "ended":
-                self._is_done, self.error = True, message.get("error")
+                error = message.get("error")
+                self._is_done, self.error = True, None if error is None else str(error)
                 if trace := message.get("trace"):
                     self._process.log.error("connector.error", trace=trace)
                 self._process.wait(STOP_SECONDS)
@@ -216,26 +221,34 @@ class _Run:
             suggestion = error.suggestion if isinstance(error, GoondanError) else None
             return {"error": {"code": code, "message": str(error), "suggestion": suggestion}}
 
+    def renew(self) -> None:
+        """Renew the lease now and then; this may wait for Redis."""
+        pause = self._runner.lease_seconds / 3
+        while not self.has_ended.wait(pause):
+            asked = time.monotonic()
+            try:
+                if self._runner.renew(self._lease):
+                    return self._end("Another process has taken its lease.")
+                self._renewed, pause = asked, self._runner.lease_seconds / 3
+            except (RedisError, GoondanError) as error:
+                self._process.log.warning("connector.lease-not-renewed", error=str(error))
+                pause = min(0.5, self._runner.lease_seconds / 6)
+        return None
+
     def keep(self) -> None:
-        """Renew the lease, and end the process when it cannot be; also one that does not start or end."""
-        begun = renewed = time.monotonic()
-        stop_by = None
-        while not self.has_ended.wait(min(0.5, self._runner.lease_seconds / 6)):
+        """End the process before its lease is over, and one that does not start or stop in time."""
+        begun, stop_by = time.monotonic(), None
+        while not self.has_ended.wait(min(0.5, self._runner.lease_seconds / 20)):
             now = time.monotonic()
-            if self._runner.is_stopping:
-                stop_by = stop_by or now + STOP_SECONDS
-                if now > stop_by:
-                    return self._end("It did not end when it was asked to.")
+            if self._runner.is_stopping and stop_by is None:
+                stop_by = now + STOP_SECONDS
+                # one that does not read what it is told keeps this thread waiting
+                threading.Thread(target=self._process.stop, daemon=True).start()
+            if stop_by is not None and now > stop_by:
+                return self._end("It did not end when it was asked to.")
             if not self._has_started and now - begun > START_SECONDS:
                 return self._end(f"It did not start within {START_SECONDS:g} s.")
-            if now - renewed >= self._runner.lease_seconds / 3:
-                try:
-                    if self._runner.renew(self._lease):
-                        return self._end("Another process has taken its lease.")
-                    renewed = now
-                except (RedisError, GoondanError) as error:
-                    self._process.log.warning("connector.lease-not-renewed", error=str(error))
-            if now - renewed > self._runner.lease_seconds * 0.8:
+            if now - self._renewed > self._runner.lease_seconds * 0.8:
                 return self._end("Its lease could not be renewed.")
         return None
 

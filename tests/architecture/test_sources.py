@@ -39,7 +39,10 @@ BROAD_CATCHES = {
     "workers/outcome.py awaited_outcome",
     # the process of a connector, which reports what its code raises
     "goondan_tasks/connectors/child.py main",
+    "goondan_tasks/connectors/child.py _run_async",
     "goondan_tasks/connectors/child.py _run_plain",
+    # the fault of one run ends no Connection
+    "goondan_tasks/connectors/runner.py ConnectionRunner._run_once",
     # raised where the result of the trip is awaited
     "goondan_tasks/client/threads.py _settle",
     # a step middleware may catch what the block of a Step raises, as around any other
