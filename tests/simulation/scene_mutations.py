@@ -466,7 +466,7 @@ _SCHEDULES = [
     ("an older bundle replaces a newer one", "if known and known > since then return -1 end", "do end", ""),
     (
         "a newer bundle loses the next slot",
-        "if state[2] == ARGV[at + 3] and state[3] then slot, due = state[3], state[4] end",
+        "if state[2] == ARGV[at + 3] and is_slot(state[3], state[4]) then slot, due = state[3], state[4] end",
         "do end",
         "",
     ),
@@ -479,7 +479,7 @@ _SCHEDULES = [
     ),
     (
         "missed slots are not counted",
-        "if ARGV[7] ~= '0' then redis.call('HINCRBY', KEYS[1], 'missed', ARGV[7]) end",
+        "if ARGV[7] ~= '0' then count('missed', ARGV[7]) end",
         "do end",
         "",
     ),

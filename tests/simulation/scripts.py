@@ -6,12 +6,13 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from importlib import import_module
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
 from broker_config import scripts
 from broker_config.scripts import Script, ScriptCall
@@ -83,12 +84,16 @@ def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
         connection: Any,
         script_calls: Sequence[ScriptCall[Any]],
         meanwhile: Callable[[], object] | None = None,
+        *,
+        returns_faults: bool = False,
     ) -> list[Any]:
-        answers = exchange_or_refuse(connection, script_calls, exchange)
+        send = partial(exchange, returns_faults=returns_faults)
+        answers = exchange_or_refuse(connection, script_calls, send)
         if meanwhile is not None:
             meanwhile()
         for script_call, answer in zip(script_calls, answers, strict=True):
-            show_script(script_call, answer)
+            if not isinstance(answer, RedisError):
+                show_script(script_call, answer)
         return answers
 
     with pytest.MonkeyPatch.context() as patch:
