@@ -1,11 +1,14 @@
 """The process of one run of a connector, seen from the program that has started it: see :mod:`.child`."""
 
+import array
 import contextlib
+import fcntl
 import json
 import os
 import select
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -101,6 +104,8 @@ class ConnectorProcess:
             on_failure.pop_all()
         self._said = read
         self._unread = bytearray()
+        #: how much is left to read, once the process has ended: what it has forked may write for ever
+        self._left: int | None = None
         self._poll = select.poll()
         self._poll.register(read, select.POLLIN)
         #: what was wrong with a message of it
@@ -138,13 +143,16 @@ class ConnectorProcess:
     def _line(self) -> bytes:
         """Return the next line, or the beginning of one that is too long; nothing when all is read."""
         while (end := self._unread.find(b"\n")) < 0 and len(self._unread) <= MAX_MESSAGE_BYTES:
+            if self._left is None and self._process.poll() is not None:
+                self._left = _readable(self._said)
+            if self._left == 0:
+                return b""
             if not self._poll.poll(1000 * _LOOK_SECONDS):
-                if self._process.poll() is not None:  # what it has forked holds the other end
-                    return b""
                 continue
-            data = os.read(self._said, _READ_BYTES)
+            data = os.read(self._said, min(_READ_BYTES, self._left or _READ_BYTES))
             if not data:
                 return b""
+            self._left = None if self._left is None else self._left - len(data)
             self._unread += data
         line = bytes(self._unread[: end + 1 or None])
         del self._unread[: len(line)]
@@ -187,3 +195,10 @@ class ConnectorProcess:
         own = fields if isinstance(fields, dict) else {}
         is_taken = {name: name in _TAKEN or name.startswith("_") for name in own}
         write(text, **{f"{name.lstrip('_')}_" if is_taken[name] else name: own[name] for name in own})
+
+
+def _readable(descriptor: int) -> int:
+    """Return how many bytes a pipe holds."""
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]

@@ -81,8 +81,12 @@ class ConnectionRunner:
             if wait:
                 self._stopping.wait(wait)
                 continue
-            error = self._run_once(lease, begun)
-            self._let_go(lease, error or "")
+            try:
+                error = self._run_once(lease, begun)
+            except Exception as fault:  # noqa: BLE001 - the fault of a run ends no Connection
+                self._log.exception("connector.run-failed")
+                error = f"{type(fault).__name__}: {fault}"
+            self.let_go(lease, error or "")
             if error is None:
                 return
             self._crashes = 1 if time.monotonic() - begun > HEALTHY_SECONDS else self._crashes + 1
@@ -100,7 +104,8 @@ class ConnectionRunner:
             return 1.0
         return min(held + 0.05, self._store.lease_seconds / 3) if held else 0.0
 
-    def _let_go(self, lease: Lease, error: str) -> None:
+    def let_go(self, lease: Lease, error: str = "") -> None:
+        """End a lease, and note how its run has failed."""
         try:
             self._store.let_go(lease, error)
         except (RedisError, GoondanError) as failure:  # it ends by itself
@@ -121,9 +126,6 @@ class ConnectionRunner:
             helper.start()
         try:
             run.serve()
-        except Exception as error:  # noqa: BLE001 - the fault of a run ends that run alone
-            self._log.exception("connector.run-failed")
-            run.error = f"{type(error).__name__}: {error}"
         finally:
             run.has_ended.set()
             process.close()
@@ -230,6 +232,8 @@ class _Run:
                 if self._runner.renew(self._lease):
                     return self._end("Another process has taken its lease.")
                 self._renewed, pause = asked, self._runner.lease_seconds / 3
+                if self.has_ended.is_set():  # meanwhile: the lease was given back
+                    self._runner.let_go(self._lease)
             except (RedisError, GoondanError) as error:
                 self._process.log.warning("connector.lease-not-renewed", error=str(error))
                 pause = min(0.5, self._runner.lease_seconds / 6)

@@ -84,11 +84,11 @@ class ConnectionStore:
 
     def let_go(self, lease: Lease, error: str = "") -> None:
         """End a lease; ``error`` is how the process ended, if it failed."""
-        self._run(self._let_go, lease, lease.token, error[:_LONGEST_REASON])
+        self._run(self._let_go, lease, lease.token, _reason(error))
 
     def count(self, lease: Lease, outcome: Outcome, error: str = "") -> None:
         """Count an event, and note when it came, or why it was refused."""
-        noted = ("lastEventAt", "now") if outcome == "events" else ("lastError", error[:_LONGEST_REASON])
+        noted = ("lastEventAt", "now") if outcome == "events" else ("lastError", _reason(error))
         self._run(self._note, lease, lease.token, TTL_SECONDS, outcome, *noted)
 
     def cursor(self, name: str) -> Any:
@@ -130,6 +130,11 @@ class ConnectionStore:
     def _run(self, script: Script, lease: Lease, *arguments: Any) -> int:
         with naming(lease.key):
             return cast(int, ScriptCall(script, [lease.key], arguments).run(self._redis))
+
+
+def _reason(error: str) -> bytes:
+    """Return a text about an error, which a connector may have written, as it is stored."""
+    return error[:_LONGEST_REASON].encode("utf-8", "backslashreplace")
 
 
 def _status(name: str, connector: str, fields: Mapping[str, str], now: float) -> ConnectionStatus:

@@ -42,7 +42,7 @@ BROAD_CATCHES = {
     "goondan_tasks/connectors/child.py _run_async",
     "goondan_tasks/connectors/child.py _run_plain",
     # the fault of one run ends no Connection
-    "goondan_tasks/connectors/runner.py ConnectionRunner._run_once",
+    "goondan_tasks/connectors/runner.py ConnectionRunner._run",
     # raised where the result of the trip is awaited
     "goondan_tasks/client/threads.py _settle",
     # a step middleware may catch what the block of a Step raises, as around any other

@@ -94,6 +94,18 @@ def test_connector_ends_although_the_renewal_of_its_lease_waits(tmp_path: Path) 
         ),
         (
             """
+            import os, time
+            async def connect(ctx):
+                if os.fork() == 0:
+                    while True:
+                        ctx.logger.info("still here")
+                        time.sleep(0.01)
+                os._exit(7)
+            """,
+            "It ended with 7.",
+        ),
+        (
+            """
             import os
             async def connect(ctx):
                 ctx.logger.info("odd", _record=1, _from_structlog=2, exc_info=3, level="x", event="y", self=4)
@@ -143,6 +155,7 @@ def test_connector_ends_although_the_renewal_of_its_lease_waits(tmp_path: Path) 
         ("async def connect(ctx):\n    raise KeyboardInterrupt\n", "KeyboardInterrupt"),
         ("raise SystemExit('at import')\n", "SystemExit: at import"),
         ("value = 1\n", "does not define 'connect'"),
+        ("async def connect(ctx):\n    raise LookupError('odd \\ud800 text')\n", "LookupError: odd "),
     ],
 )
 def test_failed_run_is_noted_and_begun_again(tmp_path: Path, code: str, reason: str) -> None:

@@ -95,3 +95,12 @@ def test_fields_of_another_program_are_no_numbers(store: ConnectionStore, redis:
     redis.hset(store.key("notes"), mapping={"events": "many", "until": "soon", "lastEventAt": "9" * 30})
     [status] = store.statuses({"notes": "file"})
     assert (status.state, status.events, status.last_event_at) == ("stopped", 0, None)
+
+
+def test_reason_that_is_no_unicode_is_stored(store: ConnectionStore) -> None:
+    holder = lease(store, "a")
+    store.hold(holder)
+    store.count(holder, "refused", "odd \ud800 text")
+    assert store.statuses({"notes": "file"})[0].last_error == "odd \\ud800 text"
+    store.let_go(holder, "\udfff")
+    assert store.statuses({"notes": "file"})[0].last_error == "\\udfff"
