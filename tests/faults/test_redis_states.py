@@ -80,7 +80,7 @@ def test_a_worker_waits_until_redis_accepts_commands_again(
     cause = STATES[state]
     first, refused, last = (next(numbers) for _ in range(3))
     since = len(stack.log(worker))
-    running = submit_work(stack.client, log, number=first, seconds=1.0)
+    running = submit_work(stack.client, log, number=first, seconds=4.0)
     wait_until(lambda: log.runs_of(first))
     name = f"refused-{refused}"
     with stack.client_beside() as producer:
