@@ -350,7 +350,7 @@ class ModelResource(Resource):
     spec: ModelSpec
 
 
-class ConnectorEvent(KeptSpec):
+class DeclaredEvent(KeptSpec):
     """A type of event that a Connector emits, and the properties that rules can match."""
 
     name: NonEmpty
@@ -361,7 +361,7 @@ class ConnectorSpec(KeptSpec):
     """A file that turns outside events into AgentEvents."""
 
     entry: NonEmpty
-    events: Items[ConnectorEvent] = ()
+    events: Items[DeclaredEvent] = ()
 
 
 class ConnectorResource(Resource):

@@ -52,8 +52,8 @@ from goondan_tasks.machine import javascript
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import (
     PROGRAM,
+    KeptProgram,
     LoggedProcess,
-    Program,
     Supervisor,
     start_in_group,
     worker_command,
@@ -217,7 +217,7 @@ class _Dev:
         self.orchestrator = self._orchestrator_of(())
         self._is_ready = self._is_valid = True
         #: runs the Connections, if the bundle has any
-        self._connections: Program | None = None
+        self._connections: KeptProgram | None = None
         #: whether a change could not be offered because Redis was unreachable
         self.is_behind = False
 

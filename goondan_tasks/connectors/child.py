@@ -76,7 +76,7 @@ class Channel:
             asked.set_exception(ConnectorError(error["message"], suggestion=error.get("suggestion")))
 
 
-class ChannelLogger:
+class ConnectorLogger:
     """Writes log lines to the channel."""
 
     def __init__(self, channel: Channel) -> None:
@@ -118,7 +118,7 @@ class ChildContext:
     connector_name: str
     config: Mapping[str, str]
     secrets: Mapping[str, str]
-    logger: ChannelLogger
+    logger: ConnectorLogger
     cursor: ChildCursor
     #: makes a coroutine of an answer, or waits for it
     wait: Callable[["Future[Any]"], Any]
@@ -179,7 +179,7 @@ def _context(channel: Channel, start: JsonObject, wait: Callable[["Future[Any]"]
         start["connector"],
         MappingProxyType(start["config"]),
         MappingProxyType(start["secrets"]),
-        ChannelLogger(channel),
+        ConnectorLogger(channel),
         ChildCursor(channel, wait),
         wait,
     )

@@ -7,7 +7,7 @@ from goondan_tasks.bundle.entries import entry_path
 from goondan_tasks.bundle.fields import resolve_text
 from goondan_tasks.bundle.resources import ConnectionResource
 from goondan_tasks.connectors.handover import Source
-from goondan_tasks.connectors.process import Program
+from goondan_tasks.connectors.process import ConnectorProgram
 from goondan_tasks.contract.errors import ConfigError
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.contract.wording import closest
@@ -53,7 +53,7 @@ def source_of(bundle: Bundle, connection: ConnectionResource) -> Source:
     )
 
 
-def program_of(bundle: Bundle, connection: ConnectionResource, javascript: str | None) -> Program:
+def program_of(bundle: Bundle, connection: ConnectionResource, javascript: str | None) -> ConnectorProgram:
     """Return what runs a Connection; its secrets are masked in logs from now on.
 
     Raises:
@@ -67,7 +67,7 @@ def program_of(bundle: Bundle, connection: ConnectionResource, javascript: str |
         secrets.setdefault(SIGNING_SECRET, resolve_text(webhook.signing_secret, "signingSecret"))
     for secret in secrets.values():
         KNOWN_SECRETS.add(secret)
-    return Program(
+    return ConnectorProgram(
         entry=entry_path(connector.spec.entry, bundle.root).resolve(),
         connection=connection.name,
         connector=connector.name,

@@ -35,7 +35,7 @@ _TAKEN = frozenset({"event", "self", "exc_info", "stack_info", "logger", "level"
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ConnectorProgram:
     """What is run: a connector's file, with what its Connection gives it."""
 
     entry: Path
@@ -80,7 +80,7 @@ class Program:
 class ConnectorProcess:
     """A started process. One thread reads its messages; any thread may write, stop or kill."""
 
-    def __init__(self, program: Program, group: ProcessGroup) -> None:
+    def __init__(self, program: ConnectorProgram, group: ProcessGroup) -> None:
         """Start it.
 
         Raises:

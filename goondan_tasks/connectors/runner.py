@@ -21,7 +21,7 @@ from broker_config.process_group import ProcessGroup
 from goondan_tasks.authoring.connector_api import ConnectorEvent
 from goondan_tasks.client import Client
 from goondan_tasks.connectors.handover import Source, hand_over
-from goondan_tasks.connectors.process import ConnectorProcess, Program
+from goondan_tasks.connectors.process import ConnectorProcess, ConnectorProgram
 from goondan_tasks.connectors.store import ConnectionStore, Lease
 from goondan_tasks.contract.errors import BrokerUnreachableError, ConnectorError, GoondanError
 from goondan_tasks.contract.messages import JsonObject, faults_of
@@ -41,7 +41,7 @@ class ConnectionRunner:
 
     def __init__(
         self,
-        program: Program,
+        program: ConnectorProgram,
         source: Source,
         *,
         client: Client,

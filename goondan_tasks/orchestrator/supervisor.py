@@ -156,7 +156,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Program:
+class KeptProgram:
     """A program that is restarted whenever it ends."""
 
     start: Callable[[], LoggedProcess]
@@ -195,7 +195,7 @@ class Supervisor:
         self._clock = clock
         self._present: dict[str, Member] = {}
         self._leaving: list[tuple[Member, float]] = []
-        self._programs: list[Program] = []
+        self._programs: list[KeptProgram] = []
 
     @property
     def present(self) -> Mapping[str, Member]:
@@ -237,17 +237,17 @@ class Supervisor:
         member.process.terminate()
         self._leaving.append((member, self._clock() + self._stop_seconds if may_kill else math.inf))
 
-    def keep(self, start: Callable[[], LoggedProcess], tell: Callable[[str], None]) -> "Program":
+    def keep(self, start: Callable[[], LoggedProcess], tell: Callable[[str], None]) -> "KeptProgram":
         """Start a program, and restart it after each end, with growing pauses; ``tell`` gets the reasons.
 
         Raises:
             OSError: it cannot be started.
         """
-        program = Program(start, start(), self._clock(), tell)
+        program = KeptProgram(start, start(), self._clock(), tell)
         self._programs.append(program)
         return program
 
-    def drop(self, program: "Program") -> None:
+    def drop(self, program: "KeptProgram") -> None:
         """Ask a program that was kept running to end; it is not started again."""
         self._programs.remove(program)
         program.worker.process.terminate()

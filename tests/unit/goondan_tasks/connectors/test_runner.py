@@ -11,7 +11,7 @@ import pytest
 
 from broker_config.process_group import ProcessGroup
 from goondan_tasks.connectors.handover import Source
-from goondan_tasks.connectors.process import Program
+from goondan_tasks.connectors.process import ConnectorProgram
 from goondan_tasks.connectors.runner import ConnectionRunner
 from goondan_tasks.connectors.store import Lease
 from goondan_tasks.fleet.crash_backoff import BackoffRules
@@ -57,7 +57,7 @@ def running(
     client: Any = SimpleNamespace()
     with ProcessGroup() as group:
         runner = ConnectionRunner(
-            Program(entry, "notes", "file", {"FOLDER": str(folder)}, {}),
+            ConnectorProgram(entry, "notes", "file", {"FOLDER": str(folder)}, {}),
             Source("notes", "file", (), "clerk"),
             client=client, store=store, group=group, owner="here:1",
             backoff=BackoffRules(crashes=1, first_ms=10, longest_ms=10),
