@@ -11,6 +11,8 @@ logger = logging.getLogger(__name__)
 
 #: the exit status of a process that did not end in time
 EXIT_HARD = 1
+#: how long a program may take to end; one that ends workers has their grace period, too
+END_SECONDS = 15.0
 
 
 class HardEnd:

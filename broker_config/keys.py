@@ -11,6 +11,7 @@ key                       type       holds
 ``dead-letters:<agent>``  zset       id -> died at (ms): the agent's dead letters
 ``pending:<agent>``       zset       id -> expires at (ms): the agent's pending calls
 ``approvals:<agent>``     zset       id -> expires at (ms): the pending calls that wait for an approval
+``mcp-task:<id>``         string     nothing, while no worker is to ask an MCP server about the task of a call
 ``scheduled:<agent>``     zset       id -> not before (ms): the agent's calls and events whose time is to come
 ``trace:<name>``          zset       id -> queued at (ms): the calls of a trace, 50,000 at most
 ``barrier``               string     nothing; it is written before replicas are waited for
@@ -54,9 +55,12 @@ key                       type       holds
 ``model-request:<id>``    string     the request of a call to a model, until the call has ended
 ``asked-models:<id>``     hash       the requests to models of an event's Turn, in order, for another run
 ``turn-stream:<id>``      stream     the progress of the Turn of an event, for a client that follows it
-``tokens:<model>``        hash       minute -> the tokens that requests to a Model have used
+``tokens:<model>``        hash       slot of 10 s -> the tokens that requests to a Model have used
+``request-key:<digest>``  string     the digest of the request that was made with a producer's own key
 ``turn:<digest>``         list       a Turn: its Steps with their inputs, its calls
 ``results:<producer>``    channel    results, for the producer process that waits for them
+``http-tokens``           hash       name -> a token for the HTTP application, hashed; its scopes
+``http-tokens-used``      hash       name -> when the token was last used (ms)
 ``connection:<workspace>:<name>``  hash  a Connection: its lease, cursor, counts, last event and error
 ``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
 ``oauth:grant:<name>``    hash       a subject's consent to an OAuthApp, its token encrypted
@@ -74,6 +78,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from urllib.parse import quote
 
 #: a name that may be part of a key; other names become digests, because they have no limits
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -116,6 +121,9 @@ class Keys:
 
     def pending(self, agent: str) -> str:
         return f"{self.namespace}:pending:{agent}"
+
+    def mcp_task(self, call_id: str) -> str:
+        return f"{self.namespace}:mcp-task:{call_id}"
 
     def approvals(self, agent: str) -> str:
         return f"{self.namespace}:approvals:{agent}"
@@ -260,8 +268,13 @@ class Keys:
         """The progress of the Turn of an event, given the event's identity."""
         return f"{self.namespace}:turn-stream:{event_id}"
 
+    def request_key(self, key: str) -> str:
+        """The request that was made with a producer's own key, which may be of any length."""
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{self.namespace}:request-key:{digest}"
+
     def tokens(self, model: str) -> str:
-        return f"{self.namespace}:tokens:{model}"
+        return f"{self.namespace}:tokens:{quote(model, safe='')}"
 
     def step(self, step_id: str) -> str:
         return f"{self.namespace}:step:{step_id}"
@@ -276,9 +289,22 @@ class Keys:
     def results(self, producer: str) -> str:
         return f"{self.namespace}:results:{producer}"
 
+    @property
+    def http_tokens(self) -> str:
+        return f"{self.namespace}:http-tokens"
+
+    @property
+    def http_tokens_used(self) -> str:
+        return f"{self.namespace}:http-tokens-used"
+
     def connection(self, workspace: str, name: str) -> str:
         """A Connection; both names are percent-encoded."""
         return f"{self.namespace}:connection:{workspace}:{name}"
+
+    @property
+    def connections(self) -> str:
+        """All Connections, ``<workspace>:<name>``, by when they were last begun (ms)."""
+        return f"{self.namespace}:connections"
 
     @property
     def oauth_grants(self) -> str:

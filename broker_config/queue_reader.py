@@ -53,8 +53,6 @@ class Batch:
     messages: list[tuple[str, str, bytes]] = field(default_factory=list)
     #: whether the queues may hold more
     is_full: bool = False
-    #: the last word of ``claim_on_reserve``, if it had one
-    after: Any = None
 
 
 class _Posted(NamedTuple):
@@ -208,14 +206,14 @@ class QueueReader:
         return answer
 
     def _batch(self, reservation: Reservation, answer: Any) -> Batch:
-        emptied, taken, *after = answer
+        emptied, taken = answer
         for number in emptied:
             self._hot.pop(reservation.queues[number], None)
         first = reservation.queues[0]
         if first in self._hot:  # the other queues come first next time
             del self._hot[first]
             self._hot[first] = None
-        batch = Batch(reservation.sent_at, is_full=bool(self._hot), after=after[0] if after else None)
+        batch = Batch(reservation.sent_at, is_full=bool(self._hot))
         for tag, number, message, claim in zip(*[iter(taken)] * 4, strict=True):
             queue = reservation.queues[number]
             if claim is None:

@@ -81,8 +81,11 @@ def decode(data: str | bytes | bytearray | memoryview, *, repairs: bool = False)
         raise NotJsonError("nested too deeply") from error
     except json.JSONDecodeError as error:
         raise NotJsonError(_place_and_reason(error)) from error
+    except UnicodeDecodeError as error:
+        raise NotJsonError(f"the byte at offset {error.start} is not {error.encoding.upper()}") from error
     except ValueError as error:
-        raise NotJsonError(str(error)) from error
+        has_long_number = str(error).startswith(_LONG_NUMBER)
+        raise NotJsonError("a number has too many digits" if has_long_number else str(error)) from error
     if (r"\u" if isinstance(text, str) else rb"\u") in text:  # type: ignore[operator]
         # only an escape can contain a lone surrogate
         try:
@@ -94,6 +97,8 @@ def decode(data: str | bytes | bytearray | memoryview, *, repairs: bool = False)
     return value
 
 
+#: how Python's message about an integer with thousands of digits begins; the rest is advice for programs
+_LONG_NUMBER = "Exceeds the limit"
 #: our wordings for messages of Python's JSON parser
 _REASONS = {
     "Expecting value": "a value is expected here",

@@ -6,6 +6,7 @@ No other module reads the environment, except for the ValueSources ``env`` and `
 import os
 import re
 from io import StringIO
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -18,6 +19,8 @@ from broker_config.value_faults import fault_text
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 _PUBLIC_URL = re.compile(r"https?://[^\s/?#@\\]+(/[A-Za-z0-9._~%/-]*)?", re.IGNORECASE)
 
+_ORIGIN = re.compile(r"https?://[^\s/?#@\\,*A-Z]+(?<!:)")
+
 PREFIX = "GOONDAN_"
 #: earlier versions were told of a second broker here
 _BROKER = f"{PREFIX}BROKER_URL"
@@ -28,6 +31,11 @@ _MOST_SECONDS = 10 * 366 * 86_400
 #: options of redis-py that kombu does not support
 _LOGIN_OPTION = re.compile(r"(?:^|&)(?:username|password)=")
 _PASSWORD_OPTION = re.compile(r"(?i)((?:^|&)[^=&]*password=)[^&]*")
+
+#: headers that mean something else, which clients set themselves
+_HEADERS_OF_OTHERS = frozenset(
+    {"authorization", "host", "origin", "cookie", "content-type", "content-length"}
+)
 
 _Seconds = Annotated[float, Field(gt=0, le=_MOST_SECONDS)]
 
@@ -79,6 +87,10 @@ class Settings(BaseModel):
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=8765, ge=0, le=65_535)
     http_token: SecretStr | None = None
+    http_tokens: SecretStr | None = None
+    http_user_header: str | None = None
+    http_trusted_proxies: str = ""
+    http_origins: str = ""
     public_url: str | None = None
     oauth_key: SecretStr | None = None
     oauth_store: Literal["redis", "file"] = "redis"
@@ -139,6 +151,28 @@ class Settings(BaseModel):
             raise ValueError("must end with the number of a database: redis://host:6379/0")
         return url
 
+    @field_validator("http_user_header")
+    @classmethod
+    def _is_header(cls, name: str | None) -> str | None:
+        if name is not None and (
+            re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", name) is None
+            or name.lower() in _HEADERS_OF_OTHERS
+        ):
+            raise ValueError("must be the name of a header that a proxy sets, such as X-Forwarded-User")
+        return name
+
+    @field_validator("http_trusted_proxies")
+    @classmethod
+    def _are_networks(cls, text: str) -> str:
+        networks_of(text)
+        return text
+
+    @field_validator("http_origins")
+    @classmethod
+    def _are_origins(cls, text: str) -> str:
+        origins_of(text)
+        return text
+
     @field_validator("public_url")
     @classmethod
     def _is_address(cls, url: str | None) -> str | None:
@@ -161,6 +195,18 @@ class Settings(BaseModel):
         given = {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls.model_validate({**read, **_withheld, **given})
+        except ValidationError as error:
+            raise SettingsError(_explain(error)) from error
+
+    def changed(self, **overrides: object) -> "Settings":
+        """Return these settings with others in the place of some, which are checked; ``None`` changes none.
+
+        Raises:
+            SettingsError: a value is invalid.
+        """
+        given = {name: value for name, value in overrides.items() if value is not None}
+        try:
+            return self.model_validate({**dict(self), **given}) if given else self
         except ValidationError as error:
             raise SettingsError(_explain(error)) from error
 
@@ -240,12 +286,60 @@ def span_exporters() -> tuple[str, ...]:
     read = os.environ.get
     endpoint = read("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or read("OTEL_EXPORTER_OTLP_ENDPOINT")
     named = read("OTEL_TRACES_EXPORTER") or ("otlp" if endpoint else "none")
-    if read("OTEL_SDK_DISABLED", "").lower() == "true":
-        return ()
     protocol = read("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or read("OTEL_EXPORTER_OTLP_PROTOCOL")
+    return _exporters(named, protocol)
+
+
+def metric_exporters() -> tuple[str, ...]:
+    """Return the entry points of the metric exporters that OpenTelemetry's own variables select.
+
+    The endpoint that all signals share selects none: collectors of spans may have no place for metrics.
+    """
+    read = os.environ.get
+    endpoint = read("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+    protocol = read("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL") or read("OTEL_EXPORTER_OTLP_PROTOCOL")
+    return _exporters(read("OTEL_METRICS_EXPORTER") or ("otlp" if endpoint else "none"), protocol)
+
+
+def _exporters(named: str, protocol: str | None) -> tuple[str, ...]:
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ()
     otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     names = (name.strip() for name in named.split(","))
     return tuple(otlp if name == "otlp" else name for name in names if name not in {"", "none"})
+
+
+def origins_of(text: str) -> frozenset[str]:
+    """Read the origins of GOONDAN_HTTP_ORIGINS, separated by commas.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    origins = [name.strip() for name in text.split(",") if name.strip()]
+    for origin in origins:
+        if _ORIGIN.fullmatch(origin) is None or not _has_usable_port(origin):
+            raise ValueError(
+                f"{origin!r} is not an origin as browsers send it, such as https://app.example or "
+                "http://localhost:3000: in lower case, without path and default port"
+            )
+    return frozenset(origins)
+
+
+def networks_of(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Read the networks of GOONDAN_HTTP_TRUSTED_PROXIES, separated by commas.
+
+    Raises:
+        ValueError: one of them is neither an address nor a network.
+    """
+    networks = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        try:
+            networks.append(ip_network(part))
+        except ValueError:
+            raise ValueError(
+                f"must be addresses or networks such as 10.0.0.7,10.1.0.0/16, not {part!r}"
+            ) from None
+    return tuple(networks)
 
 
 def _require_one_broker(redis_url: str) -> None:

@@ -29,7 +29,7 @@ LONGEST_BODY = 64 * 2**20
 #: the types of fields that Celery, kombu and Flower do not check; a field of another type is removed
 _TEXTS = (
     "argsrepr", "eta", "expires", "group", "kwargsrepr", "lang", "origin", "parent_id", "root_id", "shadow",
-    "traceparent",
+    "traceparent", "tracestate", "baggage",
 )  # fmt: skip
 _KINDS: Mapping[str, type] = {
     **dict.fromkeys(_TEXTS, str),
@@ -174,6 +174,8 @@ class TaskMessage(NamedTuple):
     parent_id: str | None = None
     #: the W3C trace context header, for systems that join the trace
     traceparent: str | None = None
+    #: ``tracestate`` and ``baggage``, which go with it
+    trace_context: Mapping[str, str] | None = None
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -189,6 +191,7 @@ class TaskMessage(NamedTuple):
             "kwargsrepr": self.kwargsrepr,
             "origin": self.origin,
             **tracing,
+            **(self.trace_context or {}),
             **_COMMON_HEADERS,
         }
 
@@ -206,6 +209,9 @@ class TaskMessage(NamedTuple):
         )
         if self.traceparent is not None:
             headers = f'{headers},"traceparent":{quote(self.traceparent)}'
+        if self.trace_context is not None:
+            for name, text in self.trace_context.items():
+                headers = f'{headers},"{name}":{quote(text)}'
         body, task_id = quote(self.body.decode()), quote(self.task_id)
         tag = os.urandom(16).hex()
         return (_ENVELOPE % (headers, body, task_id, quote(self.queue), tag)).encode()

@@ -26,6 +26,7 @@ _TEMPLATES: Mapping[str, str] = {
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "missing": "is missing",
+    "extra_forbidden": "is unknown",
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be below {lt}",

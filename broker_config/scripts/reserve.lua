@@ -5,11 +5,11 @@
 -- ARGV  how many to reserve, how many more (these leave half of each queue to other workers), '1' to reserve only
 --       events and calls that `claim_on_reserve` claims (the first other message stays in its queue and ends the
 --       reservation), tag prefix, the argument of `claim_on_reserve`, then the terms of each queue
--- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}, what end_claims has to say}.
+-- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}.
 -- The message of a claimed call is false: the claim replaces it.
 -- Put before this: `local function claim_on_reserve(queue, message, tag, argument, terms)`, which returns a claim or
 -- false, and `local function end_claims()`, which is called once, after the last claim. It may return a function: that
--- is called last, as it may push messages, and its answer is the last of this script.
+-- is called last, as it may push messages.
 -- If a claim fails, for example because of a record of another version, the reason replaces the claim, and the message
 -- stays in flight until it is overdue: an error of the whole script would keep the others from being reserved.
 -- A damaged queue counts as empty.
@@ -59,4 +59,5 @@ if #copied > 0 then
   redis.call('HSET', KEYS[1], unpack(copied))
 end
 for queue, took in pairs(lengths) do redis.call('LTRIM', queue, 0, -took - 1) end
-return {emptied, taken, close and close()}
+if close then close() end
+return {emptied, taken}

@@ -20,10 +20,13 @@ BARE_FIELDS = frozenset({"v", "args", "callChain", *TEXTS})
 STEP_FIELDS = frozenset({"stepId", "message", "modelCallId"})
 
 #: of a call that an agent makes, too
-MADE_FIELDS = frozenset({"waiting", "parentId", "rootId", "parentSpanId", "auth", "origin", "idempotencyKey"})
+MADE_FIELDS = frozenset(
+    {"waiting", "parentId", "rootId", "parentSpanId", "traceContext", "auth", "origin", "idempotencyKey"}
+    | {"followed"}
+)
 
-#: when a call may run, how long it may wait, and its handler run
-LIMIT_FIELDS = frozenset({"notBefore", "deadline", "timeoutSeconds"})
+#: when a call may run, how long it may wait, its handler run, and its events be kept
+LIMIT_FIELDS = frozenset({"notBefore", "deadline", "timeoutSeconds", "keep"})
 
 #: the fields of calls that are run by plans
 PLAN_FIELDS = BARE_FIELDS | STEP_FIELDS | MADE_FIELDS | LIMIT_FIELDS
@@ -68,3 +71,10 @@ def _holds(message: Mapping[str, Any], call_id: str) -> bool:
         and isinstance(data.get("content"), list)
         and any(isinstance(part, dict) and part.get("toolCallId") == call_id for part in data["content"])
     )
+
+
+def followed_by(call: Mapping[str, Any], call_id: str) -> str | None:
+    """Return the identity of the call or Turn whose stream gets a call's output; ``None`` if none does."""
+    if call.get("keep") is not None:
+        return call_id
+    return call.get("parentId") if call.get("followed") else None

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -35,6 +35,9 @@ from goondan_tasks.contract.names import call_identity, current_span, write_trac
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.contract.run_lines import RunLines
 
+#: where a call is; after the last two nothing changes any more
+Status = Literal["scheduled", "queued", "running", "pending", "done", "dead"]
+STATUSES = frozenset(get_args(Status))
 #: the limit of ``auth`` and ``origin`` each, as JSON: every call of a Turn carries both
 MAX_CONTEXT_BYTES = 65_536
 
@@ -56,6 +59,7 @@ class CallFields(TypedDict, total=False):
     timeout_seconds: float | None
     not_before: datetime | str | None
     delay: float | None
+    keep: float | None
 
 
 class CallDraft(NamedTuple):
@@ -101,14 +105,14 @@ def timed_draft(wire: Mapping[str, Any]) -> CallDraft:
     return draft_call({**rest, "notBefore": moment.not_before})._replace(delay_ms=moment.delay_ms)
 
 
-def completed_draft(fields: Mapping[str, Any], message_json: bytes = b"") -> CallDraft:
+def completed_draft(fields: Mapping[str, Any]) -> CallDraft:
     """Read a call as :func:`draft_call` does, from fields in camelCase; its message is known to hold it."""
     try:
-        return CallDraft(_completed(fields), message_json=message_json)
+        return CallDraft(_completed(fields))
     except ValidationError as error:
         invalid = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
         valid = {name: value for name, value in fields.items() if name not in invalid}
-        return CallDraft(_completed(valid), f"The call is not valid: {faults_of(error)}.", message_json)
+        return CallDraft(_completed(valid), f"The call is not valid: {faults_of(error)}.")
 
 
 def checked_draft(call: ToolCall) -> CallDraft:
@@ -198,6 +202,7 @@ def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
         root_id=call.root_id,
         parent_id=call.parent_id,
         traceparent=write_traceparent(call.trace_id, call.span_id),
+        trace_context=call.trace_context,
     )
 
 

@@ -61,6 +61,8 @@
     ├── RecordDamagedError              E_RECORD_DAMAGED
     ├── StepLimitError                  E_STEP_LIMIT
     ├── ConnectorError                  E_CONNECTOR            (raised by ``ctx.emit`` of a connector)
+    │   ├── WebhookRefusedError         E_WEBHOOK_REFUSED
+    │   └── TooManyWaitingError         E_TOO_MANY_WAITING
     └── WaitTimeout                     E_WAIT_TIMEOUT         (only the waiting ended)
 
 The first line of a class's docstring is its default message; ``suggestion`` says what to do next.
@@ -307,6 +309,12 @@ class InstanceNotFoundError(GoondanError, code="E_INSTANCE_NOT_FOUND"):
     suggestion = "`goondan instances` lists them."
 
 
+class InstanceFileError(GoondanError, code="E_INSTANCE_FILE"):
+    """The instance has no such file, or it cannot be read."""
+
+    suggestion = "List the files of the instance; a path begins at its workdir and follows no links."
+
+
 class ScheduleNotFoundError(GoondanError, code="E_SCHEDULE_NOT_FOUND"):
     """No such schedule."""
 
@@ -357,6 +365,25 @@ class ConnectorError(GoondanError, code="E_CONNECTOR"):
     """The event of a connector cannot be handed over."""
 
     suggestion = "Read the message; `goondan connectors test` shows where an event would go."
+
+
+class WebhookRefusedError(ConnectorError, code="E_WEBHOOK_REFUSED"):
+    """A request to a Connection is not genuine, or not one that its connector takes."""
+
+    suggestion = "Check the secret at the sender and in the Connection, and the clocks of both machines."
+
+    def __init__(
+        self, message: str | None = None, *, status: int = 401, suggestion: str | None = None
+    ) -> None:
+        """``status`` is that of the answer."""
+        super().__init__(message, suggestion=suggestion)
+        self.status = status
+
+
+class TooManyWaitingError(ConnectorError, code="E_TOO_MANY_WAITING"):
+    """So many events wait for the agent that the event of a request, or of a run that ends, is not stored."""
+
+    suggestion = "Start more workers of the agent, or raise spec.maxWaiting of the Connection."
 
 
 class WaitTimeout(GoondanError, TimeoutError, code="E_WAIT_TIMEOUT"):  # noqa: N818 - a public name

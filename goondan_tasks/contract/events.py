@@ -199,6 +199,7 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         parent_id=result.meta.id,
         root_id=call.root_id or result.meta.id,
         parent_span_id=call.span_id,
+        trace_context=call.trace_context,
     )
 
 
@@ -323,4 +324,5 @@ def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
         parent_id=call_id,
         root_id=call.root_id or call_id,
         parent_span_id=call.span_id,
+        trace_context=call.trace_context,
     )

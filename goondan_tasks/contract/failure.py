@@ -10,7 +10,7 @@ from typing import Any
 
 from goondan_tasks.contract import errors
 from goondan_tasks.contract.errors import GoondanError, ModelError, ToolError, ToolInputValidationError
-from goondan_tasks.contract.messages import JsonObject, ToolCallError, ToolCallResult
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, error_output
 from goondan_tasks.contract.names import is_v1_name
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.contract.wording import shown
@@ -263,13 +263,6 @@ def named_error(error: BaseException) -> str:
 def _clean(text: str) -> str:
     """Return an encodable text without secrets. Cut it only afterwards, or half a secret may stay."""
     return str(KNOWN_SECRETS.hidden_in_answer(str.encode(text, "utf-8", "backslashreplace").decode("utf-8")))
-
-
-def error_output(result: ToolCallResult) -> JsonObject:
-    """Return the error of a result as an output: ``{status, error: {message, name, code}}``."""
-    error = result.error
-    fields = {} if error is None else {"message": error.message, "name": error.name, "code": error.code}
-    return {"status": "error", "error": fields}
 
 
 def with_error_in_output(result: ToolCallResult) -> ToolCallResult:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from structlog import dev, processors
 from structlog.typing import EventDict
 
-from goondan_tasks.contract.redaction import hide_secrets
-from goondan_tasks.contract.wording import on_one_line, printable, shown_field
+from goondan_tasks.contract.redaction import KNOWN_SECRETS, hide_secrets, is_named_as_secret
+from goondan_tasks.contract.wording import are_plain, are_words, on_one_line, printable, shown_field
 
 Form = Literal["console", "dev", "json"]
 
@@ -25,8 +25,22 @@ _DEV_TIME = "%H:%M:%S"
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=repr).encode
 
+#: how many kinds of lines are remembered
+MOST_TEMPLATES = 200
+
 #: the fields that may have several lines
 _TRACES = ("stack", "exception")
+
+#: how the first fields of a line for people are written
+_HEADS = {
+    "timestamp": "%(timestamp)s",
+    "level": "[%(level)-9s]",
+    "event": "%(event)-30s",
+    "logger": "[%(logger)s]",
+}
+
+#: the fields that no template has
+_SPECIAL = frozenset({"exc_info", "stack"})
 
 _COLORS = {
     "debug": dev.GREEN,
@@ -76,9 +90,16 @@ class LineRenderer:
         self._form = form
         self._is_colored = is_colored
         self._keep = keep
+        #: by the names of a line's fields, in order
+        self._templates: dict[tuple[str, ...], str] = {}
 
     def __call__(self, logger: Any, method: str, event: Mapping[str, Any]) -> str:
         """Return the line, without a line break at its end; a traceback follows it on lines of its own."""
+        line = self._of_words(event)
+        if line is not None:
+            if self._keep is not None:
+                self._keep(event)
+            return line
         fields = dict(event)
         if fields.get("exc_info"):
             fields = dict(processors.format_exc_info(logger, method, fields))
@@ -90,8 +111,38 @@ class LineRenderer:
             _shorten(fields)
         if self._form == "json":
             return _to_json(fields)
-        trace = "".join(f"\n{printable(fields.pop(name))}" for name in _TRACES if name in fields)
+        trace = "".join(f"\n{printable(str(fields.pop(name)))}" for name in _TRACES if name in fields)
         return self._text(fields) + trace
+
+    def _of_words(self, event: Mapping[str, Any]) -> str | None:
+        """Return the line of an event by a template, as nothing in it needs quotes or hides a secret."""
+        trace = event.get("exception")
+        words = event if trace is None else {name: event[name] for name in event if name != "exception"}
+        names, values = tuple(words), words.values()
+        template = self._templates.get(names)
+        if template is None:
+            template = self._remember(names)
+        if not template or not are_plain(event.values()) or "" in values:
+            return None
+        text = "".join(map(str, values))
+        if not are_words(text) or (KNOWN_SECRETS.are_known and KNOWN_SECRETS.are_in(f"{text}{trace}")):
+            return None
+        return template % words if trace is None else f"{template % words}\n{printable(str(trace))}"
+
+    def _remember(self, names: tuple[str, ...]) -> str:
+        """Return the template of lines with these fields; it is empty if they need more than that."""
+        is_usual = all(
+            name.isascii() and name.isidentifier() and not is_named_as_secret(name) for name in names
+        )
+        template = ""
+        if is_usual and self._form == "console" and not self._is_colored and _SPECIAL.isdisjoint(names):
+            heads = {name: text for name, text in _HEADS.items() if name in names}
+            fields = [f"{name}=%({name})s" for name in sorted({*names} - heads.keys())]
+            template = " ".join([*heads.values(), *fields])
+        if len(self._templates) >= MOST_TEMPLATES:
+            self._templates.clear()
+        self._templates[names] = template
+        return template
 
     def _text(self, fields: EventDict) -> str:
         moment, level = fields.pop("timestamp", ""), fields.pop("level", "")

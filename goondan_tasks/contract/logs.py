@@ -17,6 +17,7 @@ from broker_config.settings import Settings
 from goondan_tasks.contract.log_lines import Form, KeepLine, LineRenderer, TimeStamp
 from goondan_tasks.contract.messages import CallLogFields, ToolCallResult
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.wording import are_plain
 
 logger = structlog.get_logger(__name__)
 
@@ -55,9 +56,6 @@ _ALL_OF_A_CALL = frozenset(CallLogFields._fields)
 
 #: the methods of loggers whose lines may be written at once
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")}
-
-#: the types of values that can be shown
-_PLAIN = {str, int, float, bool, type(None)}
 
 #: returns the log fields of the current run
 RunningFields = Callable[[], Mapping[str, Any]]
@@ -138,7 +136,7 @@ class _Shortcut:
         return self._wrote(logger, method, _add_running(self.running, logger, method, event))
 
     def _wrote(self, logger: logging.Logger, method: str, event: structlog.typing.EventDict) -> bool:
-        if all(type(value) in _PLAIN for value in event.values()) and self._is_alone(logger):
+        if are_plain(event.values()) and self._is_alone(logger):
             with contextlib.suppress(ValueError):  # an integer too long to be shown; the handler reports it
                 self._write(f"{self.render(logger, method, event)}\n")
                 return True
@@ -212,7 +210,7 @@ class CallLog:
         """
         if not self._is_wanted:
             return
-        lines = []
+        lines, moment = [], self._time()
         for fields, duration_ms, status, code in calls:
             agent, _, call_id, correlation_id, instance, tool, trace_id, worker = fields
             texts = f"{agent}/{call_id}/{correlation_id}/{instance}/{tool}/{trace_id}/{worker}"
@@ -222,7 +220,7 @@ class CallLog:
             else:
                 shown = self._code.format(code) if code else self._no_code
                 duration = self._nothing if duration_ms is None else duration_ms
-                lines.append(self._line_of(*fields, duration, self._time(), status, shown))
+                lines.append(self._line_of(*fields, duration, moment, status, shown))
         if lines and self._stream is not None:
             with contextlib.suppress(OSError, ValueError):  # an error while logging must not fail calls
                 self._stream.write(KNOWN_SECRETS.hidden_in_log("".join(lines)))

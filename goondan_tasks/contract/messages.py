@@ -26,11 +26,15 @@ from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
 from broker_config.value_faults import fault_text
+from goondan_tasks.contract.trace_context import TraceContext
 
 WIRE_VERSION = 1
 
 #: a year; timers of the operating system have an upper bound
 LONGEST_RUN_SECONDS = 366 * 86_400
+
+#: how long the events of a Turn or call may be kept after its end
+LONGEST_KEEP_SECONDS = 7 * 86_400
 
 #: in characters; an instance key names a directory and keys in Redis
 LONGEST_INSTANCE_KEY = 1024
@@ -154,11 +158,14 @@ class _Carried(Versioned):
     timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
     #: the call is not started before this time; its wait in the queue begins then
     not_before: IsoTime | None = None
+    #: for how many seconds after its end its events are kept for followers; ``None``: it has no stream
+    keep: Annotated[float, Field(gt=0, le=LONGEST_KEEP_SECONDS)] | None = None
     #: the identities of the call or event that caused this one, and of the first in the chain
     parent_id: str | None = None
     root_id: str | None = None
-    #: the span that made this call
+    #: the span that made this call, and the ``tracestate`` and ``baggage`` that go with it
     parent_span_id: str | None = None
+    trace_context: TraceContext = None
     #: the identity of the call that this one replays
     replay_of: str | None = None
 
@@ -179,6 +186,8 @@ class ToolCall(_Carried):
     correlation_id: str
     bundle_ref: str | None = None
     idempotency_key: str | None = None
+    #: whether the Turn that makes this call (``parent_id``) has a stream, which gets the call's output
+    followed: bool | None = None
     #: the model's own id of the call, if it was not unique and ``tool_call_id`` is another
     model_call_id: str | None = None
 
@@ -205,10 +214,9 @@ class ToolCallError(WireModel):
         return self._retry_after
 
     def with_retry_after(self, seconds: float) -> Self:
-        """Return the same error with :attr:`retry_after`."""
-        error = self.model_copy()
-        error._retry_after = seconds
-        return error
+        """Set :attr:`retry_after`, and return this error."""
+        self._retry_after = seconds
+        return self
 
     @property
     def traceback(self) -> str | None:
@@ -216,10 +224,9 @@ class ToolCallError(WireModel):
         return self._traceback
 
     def with_traceback(self, text: str) -> Self:
-        """Return the same error with :attr:`traceback`."""
-        error = self.model_copy()
-        error._traceback = text
-        return error
+        """Set :attr:`traceback`, and return this error."""
+        self._traceback = text
+        return self
 
 
 class ResultMeta(WireModel):
@@ -286,7 +293,10 @@ class CallLogFields(NamedTuple):
 
     def known(self) -> JsonObject:
         """Return the non-empty fields by name."""
-        return {name: value for name, value in self._asdict().items() if value not in (None, "")}
+        fields = self._asdict()
+        if None not in self and "" not in self:
+            return fields
+        return {name: value for name, value in fields.items() if value not in (None, "")}
 
 
 class ToolCallResult(Versioned):
@@ -330,6 +340,13 @@ class ToolCallResult(Versioned):
         if self.status == "ok":
             wire["output"] = self.output
         return wire
+
+
+def error_output(result: ToolCallResult) -> JsonObject:
+    """Return the error of a result as an output: ``{status, error: {message, name, code}}``."""
+    error = result.error
+    fields = {} if error is None else {"message": error.message, "name": error.name, "code": error.code}
+    return {"status": "error", "error": fields}
 
 
 def call_part(call_id: str, tool_name: str, args: Any) -> JsonObject:
@@ -427,7 +444,9 @@ class IpcMessage(_Carried):
 
 def faults_of(error: ValidationError, *within: str) -> str:
     """Describe validation errors in one line, each after its field's path, which begins with ``within``."""
+    faults = error.errors(include_input=False, include_url=False)
+    places = [".".join(map(str, (*within, *fault["loc"]))) for fault in faults]
     return "; ".join(
-        f"{'.'.join(map(str, (*within, *fault['loc'])))}: {fault_text(fault)}"
-        for fault in error.errors(include_input=False, include_url=False)
+        f"{place}: {fault_text(fault)}" if place else fault_text(fault)
+        for place, fault in zip(places, faults, strict=True)
     )

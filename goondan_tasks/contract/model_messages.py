@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from broker_config import serializer
 from goondan_tasks.contract.errors import ToolError, ToolInputValidationError, ToolNotInCatalogError
-from goondan_tasks.contract.failure import error_output
 from goondan_tasks.contract.messages import (
     JsonObject,
     Message,
     ToolCall,
     ToolCallResult,
+    error_output,
     faults_of,
     iso_time,
     wall_clock,

@@ -61,7 +61,7 @@ def _delay_ms(delay: Any) -> int:
 
 def _time_text(moment: Any) -> str:
     if isinstance(moment, datetime):
-        if moment.tzinfo is None:
+        if moment.utcoffset() is None:  # also if its time zone knows none
             raise ValueError(
                 "not_before: this datetime has no time zone; write datetime.now(UTC) + …, or .astimezone()"
             )

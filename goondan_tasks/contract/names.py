@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote as percent_encoded
+from urllib.parse import unquote, urlsplit
 
 from broker_config.serializer import quote
+from goondan_tasks.contract.trace_context import sound_context
 
 SEPARATOR = "__"
 
@@ -159,6 +161,14 @@ def callback_url(public_url: str, call_id: str, claim_token: str) -> str:
     return f"{public_url.rstrip('/')}/callbacks/{path}"
 
 
+def public_paths(path: str, base_url: str | None) -> frozenset[str]:
+    """Return ``path``, and the same below the path of a base URL, which a proxy may leave or remove.
+
+    A server compares paths without percent-encoding, so they are returned so.
+    """
+    return frozenset({path, unquote(urlsplit(base_url or "").path).rstrip("/") + path})
+
+
 class SpanIds(NamedTuple):
     """A span and its trace."""
 
@@ -207,3 +217,16 @@ def span_ids(span: Any) -> SpanIds | None:
     if not context.is_valid:
         return None
     return SpanIds(f"{context.trace_id:032x}", f"{context.span_id:016x}")
+
+
+def current_context() -> dict[str, str] | None:
+    """Return what goes with the current span; ``None`` without OpenTelemetry, or if there is nothing."""
+    if open_telemetry() is None:
+        return None
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    W3CBaggagePropagator().inject(carrier)
+    return sound_context(carrier)

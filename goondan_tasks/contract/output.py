@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from broker_config import serializer
-from goondan_tasks.contract.errors import ToolError, ToolOutputError
+from goondan_tasks.contract.errors import PayloadTooLargeError, ToolError, ToolOutputError
 from goondan_tasks.contract.messages import LONGEST_RUN_SECONDS, WireModel, iso_time
 from goondan_tasks.contract.wording import written
 
@@ -18,6 +18,14 @@ LONGEST_HANDLE = 1_000
 
 #: marks a pending output in the documents' form, a plain object
 _MARK = "__async"
+
+#: of a chunk of output that a handler emits, in bytes of its text or JSON
+LARGEST_CHUNK = 65_536
+#: of all chunks of one run; later ones are left out
+MOST_EMITTED_BYTES = 1_048_576
+
+#: a chunk: text, or JSON; ``None`` says that later ones are left out
+Piece = str | bytes | None
 
 #: of a progress report, in characters
 LONGEST_MESSAGE = 1_000
@@ -178,6 +186,12 @@ class ProgressReport(WireModel):
     total: int | float | None = None
     message: str | None = None
 
+    @property
+    def text(self) -> str:
+        """The numbers and the message: ``3/10 · reading page 3``."""
+        numbers = f"{self.done:g}" if self.total is None else f"{self.done:g}/{self.total:g}"
+        return numbers if self.message is None else f"{numbers} · {self.message}"
+
 
 class Progress(ProgressReport):
     """The latest progress report of a handler, and those shortly before it."""
@@ -219,6 +233,42 @@ def with_earlier(report: bytes, earlier: Iterable[bytes]) -> bytes:
     """Write a report together with those before it; each is the JSON that :func:`report_of` writes."""
     joined = b",".join(earlier)
     return b'%b,"earlier":[%b]}' % (report[:-1], joined) if joined else report
+
+
+def checked_chunk(chunk: Any) -> tuple[str | bytes, int]:
+    """Return a chunk of output as text or, any other value, as JSON, and its size in bytes.
+
+    Raises:
+        PayloadTooLargeError: it takes more than :data:`LARGEST_CHUNK`.
+        ToolOutputError: it is neither text nor JSON.
+    """
+    try:
+        piece, size = sized_piece(chunk)
+    except serializer.NotJsonError as error:
+        raise ToolOutputError(f"emit: the chunk is neither text nor JSON: {error}.") from error
+    if size > LARGEST_CHUNK:
+        raise PayloadTooLargeError(
+            f"emit: the chunk takes {size} bytes; at most {LARGEST_CHUNK} are allowed.",
+            suggestion="Emit it in parts, or write it into a file of the workdir and emit its path.",
+        )
+    return piece, size
+
+
+def sized_piece(chunk: Any) -> tuple[str | bytes, int]:
+    """Return a chunk as :func:`checked_chunk` does, of any size.
+
+    Raises:
+        NotJsonError: it is neither text nor JSON.
+    """
+    if isinstance(chunk, str):
+        return chunk, len(chunk) if chunk.isascii() else len(chunk.encode(errors="replace"))
+    piece = serializer.encode(chunk, serializer.DEEPEST, repairs=True)
+    return piece, len(piece)
+
+
+def emit_nowhere(chunk: Any) -> None:
+    """Check a chunk of output that nobody follows."""
+    checked_chunk(chunk)
 
 
 def _checked_number(name: str, value: float) -> float:

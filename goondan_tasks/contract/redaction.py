@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
+from goondan_tasks.contract.wording import are_plain
+
 MASK = "***"
 #: how many secrets are known, the latest ones: each costs a search in every log line and answer
 _MOST_SECRETS = 512
@@ -79,6 +81,10 @@ class KnownSecrets:
     def are_known(self) -> bool:
         return bool(self._known)
 
+    def are_in(self, text: str) -> bool:
+        """Return whether a text has a secret."""
+        return any(secret in text for secret, _ in self._known)
+
     def hidden_in_log(self, text: str) -> str:
         """Return a text without secrets."""
         if not self._known:
@@ -98,12 +104,16 @@ class KnownSecrets:
 
         return mapped(value, hidden)
 
-    def partial_length(self, text: str) -> int:
-        """Return how many characters at the end of a text may be the beginning of such a secret."""
+    def hidden_in_part(self, text: str) -> tuple[str, str]:
+        """Return a text that goes on without such secrets, and its end that may be the beginning of one."""
         secrets = self._hidden_in_answers()
         longest = min(len(text), max(map(len, secrets), default=1) - 1)
         ends = (text[-count:] for count in range(longest, 0, -1))
-        return next((len(end) for end in ends if any(secret.startswith(end) for secret in secrets)), 0)
+        cut = len(text) - next((len(end) for end in ends if any(one.startswith(end) for one in secrets)), 0)
+        # one that ends as another begins, or as itself does, is not cut in two
+        found = (text.find(secret, max(0, cut - len(secret) + 1)) for secret in secrets)
+        cut = min((at for at in found if 0 <= at < cut), default=cut)
+        return self.hidden_in_answer(text[:cut]), text[cut:]
 
     def _hidden_in_answers(self) -> list[str]:
         return [secret for secret, is_handed_out in self._known if not is_handed_out]
@@ -115,8 +125,11 @@ KNOWN_SECRETS = KnownSecrets()
 
 def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Remove secrets from a log event, by field name and by value (a structlog processor)."""
-    for name, value in event.items():
-        event[name] = _field_for_log(name, value)
+    for name in [*filter(is_named_as_secret, event)]:
+        event[name] = MASK
+    if KNOWN_SECRETS.are_known or not are_plain(event.values()):
+        for name, value in event.items():
+            event[name] = _field_for_log(name, value)
     return event
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from goondan_tasks.contract.messages import CallLogFields
 from goondan_tasks.contract.redaction import hidden_by_place
-from goondan_tasks.contract.wording import counted, on_one_line, printable, shown_field
+from goondan_tasks.contract.wording import are_plain, counted, on_one_line, printable, shown_field
 
 #: how much is kept of a run; with the line about those left out it is at most 16 KiB
 MOST_LINES = 50
@@ -82,16 +82,8 @@ class RunLines:
 
 def _is_short(fields: Mapping[str, Any]) -> bool:
     """Return whether fields take little memory, cannot change, and can be shown."""
-    size = 0
-    for value in fields.values():
-        kind = type(value)
-        if kind is str:
-            size += len(value)
-        elif kind is int:
-            size += value.bit_length()
-        elif not (value is None or kind is bool or kind is float):
-            return False
-    return size <= LONGEST_LINE
+    values = fields.values()
+    return are_plain(values) and len("".join(map(str, values))) <= LONGEST_LINE
 
 
 def _size_of(line: bytes | Mapping[str, Any]) -> int:

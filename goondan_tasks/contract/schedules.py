@@ -21,6 +21,7 @@ from goondan_tasks.contract.messages import (
     iso_time,
 )
 from goondan_tasks.contract.names import call_identity
+from goondan_tasks.contract.templates import filled
 from goondan_tasks.contract.timing import (
     LONGEST_JITTER,
     Timing,
@@ -35,8 +36,6 @@ Overlap = Literal["queue", "skip", "cancel"]
 
 #: the type of the events of schedules
 EVENT_TYPE = "schedule.fired"
-#: in an instanceKey, an input and arguments: replaced by the slot, such as 2026-12-01T09:00:00Z
-SLOT = "{{slot}}"
 #: how many missed slots are made up for with ``catchUp: all``, by default and at most
 CATCH_UP_LIMIT, MOST_CAUGHT_UP = 24, 1_000
 #: a slot that is due for longer is missed, as is each one that is due beside a later one
@@ -156,7 +155,7 @@ class Schedule(Versioned):
         ``now`` is the Redis time in ms, ``missed`` how many slots were missed before this one. A run outside
         the slots has another ``event_id``.
         """
-        event_id, instance = event_id or self.event_id(slot), self.instance_key.replace(SLOT, slot)
+        event_id, instance = event_id or self.event_id(slot), filled(self.instance_key, {"slot": slot})
         turn_id = f"turn-{event_id}"
         call_id = call_identity(self.agent, instance, turn_id, event_id)
         about: JsonObject = {"schedule": self.full_name, "slot": slot}
@@ -165,7 +164,7 @@ class Schedule(Versioned):
             return ToolCall(
                 tool_call_id=event_id,
                 tool_name=self.tool,
-                args=_with_slot(self.args, slot),
+                args=filled(self.args, {"slot": slot}),
                 agent_name=self.agent,
                 instance_key=instance,
                 turn_id=turn_id,
@@ -180,7 +179,7 @@ class Schedule(Versioned):
             created_at=iso_time(now),
             trace_id=trace_id,
             metadata={**about, **({"missed": missed} if missed else {})},
-            input=_with_slot(self.input, slot),
+            input=filled(self.input, {"slot": slot}),
             instance_key=instance,
             source=EventSource(kind="connector", name="schedule"),
         )
@@ -208,16 +207,6 @@ class Firing(NamedTuple):
 def slot_text(slot: int) -> str:
     """Write a slot: ``2026-12-01T09:00:00Z``."""
     return f"{iso_time(slot)[:19]}Z"
-
-
-def _with_slot(value: Any, slot: str) -> Any:
-    if isinstance(value, str):
-        return value.replace(SLOT, slot)
-    if isinstance(value, list):
-        return [_with_slot(item, slot) for item in value]
-    if isinstance(value, dict):
-        return {name: _with_slot(item, slot) for name, item in value.items()}
-    return value
 
 
 def _digest(value: Any) -> str:

@@ -13,6 +13,10 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MOST_NAMED = 12
 #: a text that needs no quotes
 _is_word = re.compile(r"[^\s=\"']+").fullmatch
+#: the types of values that no code of theirs shows
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+#: whether texts that are joined need none, and are printable; those that are not ASCII are not looked at
+are_words = re.compile(r"[!#-&(-<>-~]+").fullmatch
 # bounds the time that thousands of misspelt words take
 _MOST_COMPARED = 500
 #: the shortest prefix that matches a word: "desc" for "description"
@@ -136,6 +140,11 @@ def shown_field(value: Any) -> str:
     if type(value) is str and _is_word(value):
         return value
     return repr(value)
+
+
+def are_plain(values: Iterable[Any]) -> bool:
+    """Return whether values are texts, numbers, booleans or ``None``, which show themselves."""
+    return _PLAIN.issuperset(map(type, values))
 
 
 def member(node: Any, step: str) -> Any:

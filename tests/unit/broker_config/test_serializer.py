@@ -117,5 +117,20 @@ def test_a_text_that_is_not_json_is_refused(text: str | bytes) -> None:
         decode(text)
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'"a\x8b"', "the byte at offset 2 is not UTF-8"),
+        ("9" * 5_000, "a number has too many digits"),
+        ("NaN", "NaN is not a JSON number"),
+    ],
+)
+def test_the_reason_names_what_is_wrong_with_the_text(data: str | bytes, reason: str) -> None:
+    with pytest.raises(NotJsonError) as refused:
+        decode(data)
+
+    assert str(refused.value) == reason
+
+
 def test_escapes_of_whole_characters_are_read() -> None:
     assert decode(json.dumps("😀한")) == "😀한"

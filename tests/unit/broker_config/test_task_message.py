@@ -55,3 +55,7 @@ def test_the_header_of_a_trace_stands_beside_those_of_the_protocol() -> None:
 
     assert traced.headers == {**MESSAGE.headers, "traceparent": "00-a-b-01"}
     assert json.loads(traced.to_redis())["headers"] == traced.headers
+
+    stated = traced._replace(trace_context={"tracestate": "a=1", "baggage": 'b="é"'})
+    assert stated.headers == {**traced.headers, "tracestate": "a=1", "baggage": 'b="é"'}
+    assert json.loads(stated.to_redis())["headers"] == stated.headers

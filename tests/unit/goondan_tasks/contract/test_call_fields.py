@@ -5,7 +5,14 @@ from pathlib import Path
 
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.contract.call_fields import META_TEXTS, OTHER_FIELDS, PLAN_FIELDS, TEXTS, template_of
+from goondan_tasks.contract.call_fields import (
+    META_TEXTS,
+    OTHER_FIELDS,
+    PLAN_FIELDS,
+    TEXTS,
+    followed_by,
+    template_of,
+)
 from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.messages import ResultMeta, ToolCall, assistant_message
 from goondan_tasks.ledger.submission import call_json
@@ -43,12 +50,27 @@ def test_call_with_all_fields_is_written_as_its_model_says() -> None:
     texts = {name: f"{name} é" for name in names}
     steps = {"step_id": "s1", "model_call_id": "c1", "idempotency_key": "k"}
     moments = dict.fromkeys(("not_before", "deadline"), "2026-02-01T10:00:00.000Z")
-    limits = {**moments, "timeout_seconds": 2.5, "waiting": 1}
-    contexts = {"auth": {"a": None}, "origin": {"b": [1]}, "call_chain": ("a@b",), "message": message}
+    limits = {**moments, "timeout_seconds": 2.5, "waiting": 1, "keep": 60.0, "followed": True}
+    traced = {"trace_context": {"baggage": "a=b"}}
+    contexts = {
+        **traced,
+        "auth": {"a": None},
+        "origin": {"b": [1]},
+        "call_chain": ("a@b",),
+        "message": message,
+    }
     call = new_call("coder", "bash__exec", {"a": 1}, {**texts, **steps, **limits, **contexts})
 
     assert not {name for name in ToolCall.model_fields if getattr(call, name) is None}
     assert json.loads(call_json(call, b'{"a": 1}')) == {**call.to_wire(), "callChain": ["a@b"]}
+
+
+def test_output_goes_to_the_stream_of_a_call_or_else_to_that_of_its_turn() -> None:
+    made = {"parentId": "turn"}
+    assert followed_by({**made, "followed": True, "keep": 60}, "call") == "call"
+    assert followed_by({**made, "followed": True}, "call") == "turn"
+    assert followed_by(made, "call") is None
+    assert followed_by({"followed": True}, "call") is None
 
 
 def test_every_field_of_a_call_is_described() -> None:

@@ -57,6 +57,24 @@ def test_colored_line_reads_like_the_plain_one_and_escapes_hostile_fields() -> N
     assert line(**hostile).isprintable()
 
 
+WORDS: dict[str, Any] = {"note": "word", "empty": "-", "rate": 1e-07, "none": None, "is_done": True}
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"exception": "Trace:\n  no\x1b"}, {"exception": 5}, {"%(note)s": "a", "b)": "c"}]
+)
+def test_line_of_words_reads_like_one_whose_fields_are_quoted(fields: dict[str, Any]) -> None:
+    colored = line(is_colored=True, **WORDS, **fields)
+    assert re.sub(r"\x1b\[(?:\d+)?m", "", colored) == line(**WORDS, **fields)
+
+
+def test_secrets_are_hidden_in_lines_of_words() -> None:
+    KNOWN_SECRETS.add("swordfish-opens")
+    assert "note=***" in line(**WORDS | {"note": "swordfish-opens"})
+    assert "note=word password=***" in line(**WORDS, password="opens")
+    assert "swordfish" not in line(**WORDS, exception="ValueError: swordfish-opens")
+
+
 def test_traceback_follows_on_lines_of_its_own() -> None:
     first, *rest = line(exception="Traceback:\n  a\x1b[2J").splitlines()
     assert first == line()

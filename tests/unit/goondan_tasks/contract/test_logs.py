@@ -14,6 +14,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
+from goondan_tasks.contract import logs
 from goondan_tasks.contract.calls import Run, new_call
 from goondan_tasks.contract.log_lines import KeepLine
 from goondan_tasks.contract.logs import CallLog, RunningFields, configure_logging, temporary_logging
@@ -98,8 +99,10 @@ def test_the_addresses_of_requests_are_not_logged_at_any_level() -> None:
 
 
 @pytest.fixture
-def configured() -> Iterator[Callable[[Settings], io.StringIO]]:
+def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Settings], io.StringIO]]:
     """Configure logging as a worker does, into a text."""
+    # a logger keeps the configuration that it has met first
+    monkeypatch.setattr(logs, "logger", structlog.get_logger(logs.__name__))
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
 

@@ -1,6 +1,6 @@
 """When a call may run, as producers say it."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -13,6 +13,15 @@ from goondan_tasks.contract.moments import LONGEST_DELAY_SECONDS, Moment, delay_
 
 SEOUL = timezone(timedelta(hours=9))
 CALL = {"agentName": "coder", "toolName": "bash__exec", "args": {}}
+
+
+class Nowhere(tzinfo):
+    """A time zone that knows no offset, as datetime allows."""
+
+    def utcoffset(self, moment: datetime | None) -> None:
+        return None
+
+    dst = tzname = utcoffset
 
 
 @pytest.mark.parametrize(
@@ -58,6 +67,7 @@ def test_time_of_a_call_is_in_utc_and_never_earlier_than_asked(
             "not_before: 0001-01-01 00:00:00+09:00 is beyond",
         ),
         ({"not_before": datetime(2026, 12, 1)}, "has no time zone"),
+        ({"not_before": datetime(2026, 12, 1, tzinfo=Nowhere())}, "has no time zone"),
         ({"not_before": "2026-12-01T09:00Z", "delay": 3}, "give one of the two"),
     ],
 )

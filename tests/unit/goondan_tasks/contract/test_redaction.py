@@ -30,14 +30,30 @@ def test_a_known_secret_is_hidden_wherever_it_stands() -> None:
     }
 
 
-def test_the_beginning_of_a_secret_is_known_at_the_end_of_a_text() -> None:
+def test_what_may_begin_a_secret_stays_at_the_end_of_a_text_that_goes_on() -> None:
     secrets = KnownSecrets()
-    assert secrets.partial_length("xoxb") == 0
+    assert secrets.hidden_in_part("xoxb") == ("xoxb", "")
     secrets.add(TOKEN)
     secrets.add("xx-state-of-a-link", is_handed_out=True)
 
     ends = ["", "word", "word x", "word xoxb-47", TOKEN[:-1], TOKEN, "oxb-47", "xx-state"]
-    assert [secrets.partial_length(end) for end in ends] == [0, 0, 1, 7, len(TOKEN) - 1, 0, 0, 0]
+    assert [secrets.hidden_in_part(end)[1] for end in ends] == [
+        *("", "", "x", "xoxb-47", TOKEN[:-1]),
+        *("",) * 3,
+    ]
+    assert secrets.hidden_in_part(f"{TOKEN} xo") == ("*** ", "xo")
+
+
+def test_a_whole_secret_whose_end_may_begin_one_is_not_cut_in_two() -> None:
+    secrets = KnownSecrets()
+    secrets.add("abcd-1234-abcd")
+    secrets.add("abcd-1234-abcd-and-more")
+
+    assert secrets.hidden_in_part("is abcd-1234-abcd") == ("is ", "abcd-1234-abcd")
+    assert secrets.hidden_in_part("is abcd-1234-abcd.") == ("is ***.", "")
+    secrets = KnownSecrets()
+    secrets.add("abcd-1234-abcd")
+    assert secrets.hidden_in_part("is abcd-1234-abcd") == ("is ", "abcd-1234-abcd")
 
 
 def test_of_a_secret_that_begins_with_another_nothing_stays() -> None:
