@@ -33,18 +33,19 @@ from goondan_tasks.ledger.claim_request import (
     settlement_claim,
     swept_claim,
 )
-from goondan_tasks.ledger.endings import Finished, Follow, kind_of, nothing_follows, stored_many
+from goondan_tasks.ledger.endings import kind_of, stored_of
 from goondan_tasks.ledger.former_runs import failure_of, former_ending
 from goondan_tasks.ledger.record import (
     Admission,
     CallRecords,
     Claim,
     Outcome,
+    Stored,
     Verdict,
     celery_record,
     notification,
 )
-from goondan_tasks.ledger.scripts import Scripts
+from goondan_tasks.ledger.scripts import MOST_ENTRIES, Scripts
 from goondan_tasks.ledger.submission import Submission, batches, deadline_of, digest_of, trace_names
 
 #: how many of the first messages of a queue, and bytes of them, are searched for one, which takes about 1 ms
@@ -93,14 +94,13 @@ class Ledger(CallRecords):
 
     @property
     def unawaited_scripts(self) -> tuple[Script, ...]:
-        """The scripts of :meth:`start`, :meth:`progress`, :meth:`finish` and :meth:`release`.
+        """The scripts that are sent without waiting, so they must be loaded in advance.
 
-        They are sent without waiting, so they must be loaded in advance. If Redis did not know one, it would
-        be sent again later: a start or a progress after the result, a result late, released calls out of
-        order.
+        If Redis did not know one, it would be sent again later: a start or what a handler tells after the
+        result, a result late, released calls out of order.
         """
-        scripts = self._scripts
-        return scripts.start, scripts.progress, scripts.finish, scripts.finish_event, scripts.release
+        own = self._scripts
+        return own.start, own.progress, own.emit, own.finish, own.finish_event, own.release
 
     def submit_all(
         self,
@@ -147,10 +147,10 @@ class Ledger(CallRecords):
                 "".join(self._indexes(one.id, one.call)),
                 one.mailbox,
                 one.not_before,
+                one.keep,
             )
-        return ScriptCall(
-            self._scripts.submit, keys, arguments, partial(Admission.of_batch, count=len(submissions))
-        )
+        parse = partial(Admission.of_batch, count=len(submissions))
+        return ScriptCall(self._scripts.submit, keys, arguments, parse)
 
     def _patience(self, submission: Submission) -> int:
         return self._queue_timeout_ms if submission.patience_ms is None else submission.patience_ms
@@ -296,7 +296,7 @@ class Ledger(CallRecords):
         answer: Submission | None = None,
         *,
         still_runs: bool = False,
-    ) -> ScriptCall[Finished]:
+    ) -> ScriptCall[Stored]:
         """Store a final result and notify all waiting clients (``finish.lua``, ``finish_event.lua``).
 
         ``answer`` is sent to the agent that asked if the call is an event, and to the call's own agent if it
@@ -307,11 +307,11 @@ class Ledger(CallRecords):
         if is_event(claim.run.call) or answer is not None:
             return self.finish_event(claim.run, ended, answer, still_runs=still_runs)
         many = self.finish_many([ended])
-        return ScriptCall(many.script, many.keys, many.arguments, Finished.of)
+        return ScriptCall(many.script, many.keys, many.arguments, stored_of)
 
     def finish_event(
         self, run: Run, ended: tuple[Any, ...], answer: Submission | None, *, still_runs: bool = False
-    ) -> ScriptCall[Finished]:
+    ) -> ScriptCall[Stored]:
         """Do the same for an event, or with an ``answer``; ``ended`` is as :meth:`finish_many` takes it."""
         return ScriptCall(
             self._scripts.finish_event,
@@ -325,7 +325,7 @@ class Ledger(CallRecords):
                 mailbox_of(run.call) if is_event(run.call) else "",
                 *self._answer(answer),
             ],
-            Finished.of,
+            stored_of,
         )
 
     def ended_with(self, claim: Claim, result: ToolCallResult) -> tuple[Any, ...]:
@@ -342,19 +342,16 @@ class Ledger(CallRecords):
         done_at = iso_time(run.clock())
         return run.id, claim.token, run.call.agent_name, status, outcome, kind, result, done_at, failure
 
-    def finish_many(
-        self, ended: Sequence[tuple[Any, ...]], follow: Follow = nothing_follows
-    ) -> ScriptCall[list[int]]:
+    def finish_many(self, ended: Sequence[tuple[Any, ...]]) -> ScriptCall[list[int]]:
         """Store the final results of tool calls in one script (``finish.lua``).
 
         Each is ``(id, token, agent, "done" or "dead", outcome, kind, result as JSON, ISO 8601 time,
         failure)``; ``finish_call`` in ``finishing.lua`` lists the kinds, and :func:`failure_of` returns the
-        last. ``follow`` gets what follows from limits.
+        last.
         """
         keys = [self.keys.due, *(self.keys.call(one[0]) for one in ended)]
         arguments = [*self._finish_terms, *itertools.chain(*ended)]
-        parse = partial(stored_many, count=len(ended), follow=follow)
-        return ScriptCall(self._scripts.finish, keys, arguments, parse)
+        return ScriptCall(self._scripts.finish, keys, arguments)
 
     def _event_keys(self, call: ToolCall, answer: Submission | None) -> list[str]:
         queues = [queue_of(one) for one in (call, *([answer.call] if answer else []))]
@@ -527,15 +524,26 @@ class Ledger(CallRecords):
         """Store the latest progress report of a run, if its claim still has the token (``progress.lua``)."""
         return ScriptCall(self._scripts.progress, [self.keys.call(call_id)], [token, report])
 
-    def retry(self, claim: Claim, *, pause_ms: int, begun_at: float, code: str) -> ScriptCall[int]:
-        """Ask for another run of a call whose run has failed with ``code`` (``retry.lua``).
+    def emit(self, call_id: str, token: str, stream: str, events: bytes) -> ScriptCall[Any]:
+        """Add output of a run to the stream of a call or Turn (``emit.lua``)."""
+        keys = [self.keys.call(call_id), self.keys.call(stream), self.keys.turn_stream(stream)]
+        return ScriptCall(self._scripts.emit, keys, [token, events, MOST_ENTRIES])
 
-        The lines that the run has logged are kept with the call.
+    def retry(
+        self, claim: Claim, *, pause_ms: int, begun_at: float, code: str, message: bytes
+    ) -> ScriptCall[int]:
+        """Schedule another run of a call whose run has failed with ``code`` (``retry.lua``).
+
+        ``message`` is queued after the pause. The lines that the run has logged are kept with the call.
         """
-        run = claim.run
+        run, keys = claim.run, self.keys
         retried, failure = f"{run.retries + 1} {begun_at:.0f}", failure_of(run.attempt, run.lines)
-        arguments = [claim.token, pause_ms, retried, former_ending(code), run.id, self.limit_terms, failure]
-        return ScriptCall(self._scripts.retry, [self.keys.call(run.id)], arguments)
+        next_run = [pause_ms, queue_of(run.call), message, retried]
+        return ScriptCall(
+            self._scripts.retry,
+            [keys.call(run.id), keys.due, keys.running(run.call.agent_name)],
+            [run.id, claim.token, *next_run, former_ending(code), self.limit_terms, failure],
+        )
 
     def unqueue(self, call_id: str, call: ToolCall) -> ScriptCall[int]:
         """Remove an ended call's message from its queue, if it is among the first (``unqueue.lua``)."""
@@ -564,14 +572,8 @@ class Ledger(CallRecords):
 
         The answer is the number of leases.
         """
-        arguments = [
-            self._lease_ms,
-            self._record_ttl,
-            self.keys.prefix,
-            process_id,
-            round(self.settings.call_timeout_seconds * 1000),
-            round(held_seconds * 1000),
-        ]
+        limit_ms, held_ms = round(self.settings.call_timeout_seconds * 1000), round(held_seconds * 1000)
+        arguments = [self._lease_ms, self._record_ttl, self.keys.prefix, process_id, limit_ms, held_ms]
         return ScriptCall(self._scripts.keep_leases, [self.keys.due], arguments)
 
     def sweep(self, sweeper: str) -> ScriptCall[list[Claim]]:

@@ -16,7 +16,6 @@ from goondan_tasks.contract.errors import LimitError, ToolCallConflictError
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult, iso_time
 from goondan_tasks.contract.table_rows import only_advice, whole_number
 from goondan_tasks.fleet.pauses import Pauses, is_pause, pause_name
-from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 
 #: marks the times of calls that were admitted and have not started, see ``permits.lua``
 RESERVED = 10**13
+
+#: the period of ``tokensPerMinute`` (ms)
+MINUTE = 60_000
 
 #: in place of a digest: calls with equal keys need not have equal arguments
 _ANY = "-"
@@ -37,6 +39,8 @@ class Limits:
     #: the limits of ``maxConcurrency`` and ``rateLimit``, as lines for ``permits.lua``
     concurrency: str | None = None
     rate: str | None = None
+    #: that of a Model's ``tokensPerMinute``
+    tokens: str | None = None
     #: the Tool or export whose calls run one at a time per instance
     serial_scope: str | None = None
     key_arguments: tuple[str, ...] = ()
@@ -46,15 +50,15 @@ class Limits:
     @property
     def is_empty(self) -> bool:
         """Whether the export declares no limit."""
-        return not (self.concurrency or self.rate or self.serial_scope or self.key_arguments)
+        return not (self.concurrency or self.rate or self.tokens or self.serial_scope or self.key_arguments)
 
     def run_seconds(self, call: ToolCall) -> float:
         """Return the longer of the time limits of the call and its export (seconds), 0 if there is none."""
         return max(self.timeout_seconds, call.timeout_seconds or 0)
 
     @classmethod
-    def of(cls, bound: "BoundTool") -> "Limits":
-        """Return the limits of a bound tool."""
+    def of(cls, bound: "BoundTool", *, tokens: str | None = None) -> "Limits":
+        """Return the limits of a bound tool; ``tokens`` is what :func:`token_limit` returns."""
         export = bound.export
         most, rate = export.max_concurrency, export.rate_limit
         return cls(
@@ -62,6 +66,7 @@ class Limits:
             if most is None
             else _permits(most, f"concurrency:{_scope(bound, 'max_concurrency')}"),
             rate=None if rate is None else _rate(rate, f"rate:{_scope(bound, 'rate_limit')}"),
+            tokens=tokens,
             serial_scope=_scope(bound, "serial") if export.serial else None,
             key_arguments=export.idempotency_key or (),
             timeout_seconds=export.timeout_seconds or 0,
@@ -70,13 +75,14 @@ class Limits:
     @property
     def terms(self) -> tuple[str, str] | None:
         """What :attr:`ClaimTerms.limits` is; ``None`` if there are none for ``claim_on_reserve.lua``."""
-        common = "\n".join(limit for limit in (self.concurrency, self.rate) if limit)
+        common = "\n".join(limit for limit in (self.concurrency, self.rate, self.tokens) if limit)
         return (common, self.serial_scope or "") if common or self.serial_scope else None
 
     def for_call(self, call: ToolCall, *, is_paused: bool = False) -> str:
         """Return the limits of a call as text (``permits.lua``), in the order in which it waits for them."""
         pause = f"paused 1 0 {_ANY} {pause_name(call.agent_name, call.tool_name)}" if is_paused else None
-        call_limits = (pause, self._key(call), self._serial(call), self.concurrency, self.rate)
+        own = (self._key(call), self._serial(call))
+        call_limits = (pause, *own, self.concurrency, self.rate, self.tokens)
         return "\n".join(limit for limit in call_limits if limit)
 
     def has_key(self, call: ToolCall) -> bool:
@@ -137,6 +143,11 @@ def _rate(rate: str, name: str) -> str:
     return f"rate {count} {RATE_PERIODS_MS[unit]} {_ANY} {name}"
 
 
+def token_limit(model: str, most: int) -> str:
+    """Return the limit of a Model's tokens as a line for ``permits.lua``; its name is that of their key."""
+    return f"tokens {most} {MINUTE} {_ANY} tokens:{quote(model, safe='')}"
+
+
 def _digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -151,14 +162,12 @@ class LimitAnswer:
     about: str
     #: Redis time in ms
     now: int
-    #: ms until the wait queues must be checked again; ``None`` if no call waits
-    look_in: int | None
 
     @classmethod
     def of(cls, answer: Sequence[Any]) -> Self:
         """Read the script's answer."""
-        word, about, now, look_in = answer
-        return cls(word.decode(), about.decode(), now, next_look(look_in))
+        word, about, now = answer
+        return cls(word.decode(), about.decode(), now)
 
 
 class LimitScripts:
@@ -166,9 +175,7 @@ class LimitScripts:
 
     def __init__(self, ledger: Ledger) -> None:
         folder = files("goondan_tasks.ledger") / "scripts"
-        self._begin, self._leave, self._look = (
-            Script.read(folder, "permits", name) for name in ("begin", "leave", "look")
-        )
+        self._begin, self._leave = (Script.read(folder, "permits", name) for name in ("begin", "leave"))
         self._admit = Script.read(folder, "ttl", "permits", "queueing", "admit")
         self._keys, self._terms = ledger.keys, ledger.limit_terms
         settings = ledger.settings
@@ -199,19 +206,15 @@ class LimitScripts:
         keys = [self._keys.call(call_id), self._keys.due, self._keys.running(call.agent_name)]
         return ScriptCall(self._admit, keys, arguments, LimitAnswer.of)
 
-    def begin(self, call_id: str, token: str, call_limits: str) -> ScriptCall[int | None]:
+    def begin(self, call_id: str, token: str, call_limits: str) -> ScriptCall[Any]:
         """Count the start of a run for its rates now, since it may take long (``begin.lua``)."""
         arguments = [self._terms, call_id, token, call_limits]
-        return ScriptCall(self._begin, [self._keys.call(call_id)], arguments, next_look)
+        return ScriptCall(self._begin, [self._keys.call(call_id)], arguments)
 
-    def leave(self, call_id: str, token: str, call_limits: str) -> ScriptCall[int | None]:
+    def leave(self, call_id: str, token: str, call_limits: str) -> ScriptCall[Any]:
         """Release what a run holds that has ended, and whose record is damaged (``leave.lua``)."""
         arguments = [self._terms, call_id, token, call_limits]
-        return ScriptCall(self._leave, [self._keys.call(call_id)], arguments, next_look)
-
-    def look(self) -> ScriptCall[int | None]:
-        """Admit the calls that no longer have to wait (``look.lua``)."""
-        return ScriptCall(self._look, [self._keys.limits], [self._terms], next_look)
+        return ScriptCall(self._leave, [self._keys.call(call_id)], arguments)
 
 
 _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
@@ -236,7 +239,10 @@ class LimitState:
 
     @property
     def free_at(self) -> int:
-        """When a call that joins the wait queue now is admitted: exact for a rate, otherwise estimated."""
+        """When a call that joins the wait queue now is admitted.
+
+        It is exact for a rate, the latest time for tokens, and otherwise estimated.
+        """
         rounds, rest = divmod(self.waiting, self.most)
         if self.period:
             first = self.now if self.mark is None else max(self.now, self.mark % RESERVED + self.period)
@@ -266,9 +272,8 @@ class Limiter:
         state = self.state(limit)
         seconds = max(0, state.free_at - state.now) / 1000
         when = f"{'' if state.period else 'about '}{seconds:.1f} s, at {iso_time(state.free_at)}"
-        return LimitError(
-            f"{_reason(limit, state)}, and the call's deadline came first: it was not run. Retry in {when}."
-        )
+        text = limit_text(limit, state)
+        return LimitError(f"{text}, and the call's deadline came first: it was not run. Retry in {when}.")
 
     def state(self, limit: str) -> LimitState:
         """Read the state of a limit."""
@@ -297,14 +302,15 @@ class Limiter:
             period=whole_number(period, self._keys.limit(limit)),
             took=whole_number(took, self._keys.limit(limit)),
             oldest=oldest,
-            mark=_score(mark),
+            # tokens have no holders; in a period, those that count now do no more
+            mark=int(milliseconds_of(time)) if limit.startswith("tokens:") else _score(mark),
         )
 
     def _waited_at(self, call_id: str) -> str:
         key, limit = self._keys.call(call_id), None
         with only_advice(key):
             limit = cast("bytes | None", self._redis.hget(key, "waiting"))
-        return "" if limit is None else limit.decode()
+        return "" if limit is None else limit.decode(errors="replace")
 
 
 def _score(rows: Any) -> float | None:
@@ -327,11 +333,14 @@ def shared(claim: Claim, result: ToolCallResult) -> ToolCallResult:
     return own.model_copy(update=outcome)
 
 
-def _reason(limit: str, state: LimitState) -> str:
+def limit_text(limit: str, state: LimitState) -> str:
+    """Say whom a limit admits, as the beginning of a sentence."""
     kind, _, name = limit.partition(":")
     scope, _, instance = name.partition("@")
     if kind == "rate":
         return f"{scope} is limited to {state.most}/{_UNITS.get(state.period, 's')}"
+    if kind == "tokens":
+        return f"Model {unquote(name)!r} is limited to {state.most} tokens a minute"
     if kind == "serial":
         return f"Calls of {scope} run one at a time in instance {unquote(instance)!r}"
     if kind == "key":

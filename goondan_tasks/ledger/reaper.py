@@ -35,12 +35,11 @@ from goondan_tasks.contract.names import NO_CALL_TOOL
 from goondan_tasks.fleet.agent_registry import AgentRegistry
 from goondan_tasks.fleet.call_counts import OK, OTHER, REQUEUED, CountStore, Settlement
 from goondan_tasks.fleet.monitors import Monitors
-from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import Limiter, conflict, shared
 from goondan_tasks.ledger.record import Claim, Outcome, Stored, Verdict, completed
 from goondan_tasks.ledger.submission import Submission, event_submission
-from goondan_tasks.ledger.timer import WAKE_BATCH, Timer
+from goondan_tasks.ledger.timer import Timer, Woken
 
 logger = logging.getLogger(__name__)
 
@@ -164,10 +163,10 @@ class Reaper:
         result = with_error_in_output_by_name(result)
         answer = self.answer(claim, result)
         finish = self._ledger.finish(claim, result, answer, still_runs=claim.still_runs)
-        finished: Finished = finish.run(self._ledger.redis)
-        if finished.stored is Stored.CANCELLED:
+        stored: Stored = finish.run(self._ledger.redis)
+        if stored is Stored.CANCELLED:
             self.finish(claim, self.cancelled(result))
-        is_stored = finished.stored is Stored.YES
+        is_stored = stored is Stored.YES
         if is_stored and not claim.has_result:
             received = claim.lost_claim_at or claim.run.queued_at
             self._monitors.tell_end(claim.run.call, result, received=received, lost_by=claim.lost_by)
@@ -312,14 +311,18 @@ class Reaper:
                 break
         return count
 
-    def wake(self) -> int:
-        """Queue the scheduled calls whose time has come, as long as a sweep may take; return how many."""
-        count, end = 0, monotonic() + SWEEP_SECONDS
-        while woken := self._timer.wake().run(self._ledger.redis):
-            count += woken
-            if woken < WAKE_BATCH or monotonic() >= end:
-                break
-        return count
+    def wake(self) -> Woken:
+        """Queue the scheduled calls whose time has come, as long as a sweep may take.
+
+        ``seconds`` of the answer says when to look again.
+        """
+        count, passed, end = 0, 0, monotonic() + SWEEP_SECONDS
+        while True:
+            woken = self._timer.wake(passed).run(self._ledger.redis)
+            count += woken.queued
+            if woken.passed is None or monotonic() >= end:
+                return woken._replace(queued=count)
+            passed = woken.passed
 
     def run_now(self, call_id: str) -> None:
         """Queue a scheduled call at once; raises as :meth:`Timer.run_now` does."""

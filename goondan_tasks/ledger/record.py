@@ -15,7 +15,7 @@ from broker_config.connections import redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.refusals import is_script_fault, refusal_text
 from goondan_tasks.contract.call_fields import META_TEXTS
-from goondan_tasks.contract.calls import Run, with_meta
+from goondan_tasks.contract.calls import STATUSES, Run, with_meta
 from goondan_tasks.contract.errors import ToolCancelledError, ToolError, ToolOutputError
 from goondan_tasks.contract.messages import (
     JsonObject,
@@ -168,7 +168,6 @@ class CallRecord:
     """The ledger's record of a call. Times are milliseconds since the epoch, Redis time."""
 
     id: str
-    #: scheduled, queued, running, pending, done or dead
     status: str
     call: ToolCall
     queued_at: int
@@ -247,7 +246,7 @@ class CallRecord:
     @property
     def deadly_runs_left(self) -> int | None:
         """How many more runs the call gets if each kills its worker; ``None`` before a run has started."""
-        if self.most_attempts is None or not (self.has_started or self.deaths):
+        if self.most_attempts is None or not (self.has_started or self.deaths or self.retries):
             return None
         return max(0, (5 * self.most_attempts - self.deaths - 1) // 5) if self.is_idempotent else 0
 
@@ -268,7 +267,8 @@ class CallRecord:
             case "queued":
                 return f"queued for {since(None)}"
             case "scheduled":
-                return f"scheduled, in {self._left(self.not_before, now)}"
+                again = f", after attempt {self.attempt}" if self.attempt else ""
+                return f"scheduled, in {self._left(self.not_before, now)}{again}"
             case "pending":
                 left = "" if self.expires_at is None else f", expires in {self._left(self.expires_at, now)}"
                 return f"waiting for {self._awaited} for {since(self.suspended_at)}{left}"
@@ -324,33 +324,35 @@ class CallRecord:
 
         if b"call" not in fields and b"args" in fields:
             return cls._of_plain(call_id, fields)
-        is_pending = text(b"status") == "pending"
+        status, outcome = text(b"status") or "", text(b"outcome")
+        if status not in STATUSES or outcome not in {None, "ok", "error"}:
+            raise ValueError(f"its status is {status!r}, its outcome {outcome!r}")
         retries, _, begun_at = fields.get(b"retried", b"0").partition(b" ")
         return cls(
             id=call_id,
-            status=text(b"status") or "",
+            status=status,
             call=ToolCall.from_wire(serializer.decode(fields.get(b"call", b""))),
             queued_at=number(b"queuedAt") or 0,
             claimed_at=number(b"claimedAt"),
             finished_at=number(b"finishedAt"),
             attempt=number(b"attempt") or 0,
             worker=text(b"worker"),
-            outcome=text(b"outcome"),
+            outcome=outcome,
             has_started=b"notStarted" not in fields and b"token" in fields,
             replayed_by=text(b"replayedBy"),
             replays=number(b"replays") or 0,
             is_cancelled=b"cancelled" in fields,
             progress=Progress.from_redis(fields[b"progress"]) if b"progress" in fields else None,
-            waiting_for=text(b"waiting") if text(b"status") == "queued" else None,
-            suspended_at=number(b"suspendedAt") if is_pending else None,
-            expires_at=number(b"deadline") if is_pending else None,
-            awaits=("approval" if b"approval" in fields else "completion") if is_pending else None,
+            waiting_for=text(b"waiting") if status == "queued" else None,
+            suspended_at=number(b"suspendedAt") if status == "pending" else None,
+            expires_at=number(b"deadline") if status == "pending" else None,
+            awaits=("approval" if b"approval" in fields else "completion") if status == "pending" else None,
             handle=text(b"handle"),
             approved_by=text(b"approved"),
             result=fields.get(b"result"),
             deadline=number(b"deadline"),
             not_before=number(b"notBefore"),
-            requeued_at=number(b"releasedAt") if text(b"status") == "queued" else None,
+            requeued_at=number(b"releasedAt") if status == "queued" else None,
             is_idempotent=fields[b"idempotent"] == b"1" if b"idempotent" in fields else None,
             most_attempts=number(b"maxAttempts"),
             deaths=number(b"deaths") or 0,
@@ -553,9 +555,10 @@ class CallRecords:
         return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]
 
     def forget(self, call_id: str, agent: str) -> None:
-        """Remove the record, the result and the index entry of a call that has ended."""
+        """Remove the record, the result, the stream and the index entry of a call that has ended."""
+        keys = self.keys
         with self.redis.pipeline() as pipe:
-            pipe.delete(self.keys.call(call_id), self.keys.celery_result(call_id))
+            pipe.delete(keys.call(call_id), keys.celery_result(call_id), keys.turn_stream(call_id))
             pipe.zrem(self.keys.calls(agent), call_id)
             pipe.execute()
 

@@ -6,7 +6,7 @@ wants to fire, so there is no leader, and no slot is fired twice.
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import Field
@@ -30,6 +30,7 @@ from goondan_tasks.contract.table_rows import (
     whole_number,
 )
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,9 @@ TTL_SECONDS = 30 * 86_400
 MOST_DUE = 100
 #: the owner of schedules that are made at run time
 RUN_TIME = ""
+#: how many runs of one are looked at, as in running.lua
+_MOST_LOOKED_AT = 100
+_ENDED = ("done", "dead")
 #: the next slot that ``due_schedules.lua`` writes and returns if it is damaged
 UNKNOWN_SLOT = -1
 
@@ -242,6 +246,10 @@ class ScheduleStore:
 
     def all(self) -> list[ScheduleState]:
         """Read all schedules, by bundle and name; damaged ones are left out, and logged."""
+        return self.states(self.full_names())
+
+    def full_names(self) -> list[str]:
+        """Return the full names of all schedules, by bundle and name."""
         owners: list[bytes] = []
         with only_advice(self._keys.schedule_owners):
             owners = cast("list[bytes]", self._redis.hkeys(self._keys.schedule_owners))
@@ -250,20 +258,31 @@ class ScheduleStore:
             with only_advice(self._keys.schedules(owner)):
                 found = cast("list[bytes]", self._redis.zrange(self._keys.schedules(owner), 0, -1))
                 names += sorted(name.decode(errors="replace") for name in found)
+        return names
+
+    def states(self, names: Sequence[str]) -> list[ScheduleState]:
+        """Read the schedules of these full names; those that are damaged or gone are left out."""
         with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.hgetall(self._keys.schedule(name))
                 pipe.zcard(self._keys.schedule_runs(name))
+                pipe.zrange(self._keys.schedule_runs(name), 0, _MOST_LOOKED_AT - 1)
             rows = rows_of(pipe)
+        noted = [[one.decode() for one in found] if isinstance(found, list) else [] for found in rows[2::3]]
+        records = iter(self._ledger.records([one for ids in noted for one in ids]))
         states = (
-            self._state(name, state, runs)
-            for name, state, runs in zip(names, rows[::2], rows[1::2], strict=True)
+            self._state(name, state, runs, [next(records) for _ in ids])
+            for name, state, runs, ids in zip(names, rows[::3], rows[1::3], noted, strict=True)
         )
         return [state for state in states if state is not None]
 
-    def _state(self, name: str, row: Any, runs: Any) -> ScheduleState | None:
+    def _state(
+        self, name: str, row: Any, runs: Any, noted: Sequence[CallRecord | None]
+    ) -> ScheduleState | None:
+        """Return the state of a schedule; ``noted`` are the runs that are not known to have ended."""
         if not row:  # it is damaged, or has just been removed
             return None
+        ended = [one for one in noted if one is None or one.status in _ENDED]
         fields = {field.decode(errors="replace"): value for field, value in row.items()}
         schedule = read_row(Schedule, fields.get("definition"), f"the schedule {name!r}")
         if schedule is None:
@@ -284,9 +303,8 @@ class ScheduleStore:
             last_slot=text("lastSlot"),
             last_at=time("lastAt"),
             last_id=text("lastId"),
-            last_outcome=text("lastOutcome"),
-            last_error=text("lastError"),
-            open_runs=runs if isinstance(runs, int) else 0,
+            open_runs=runs - len(ended) if isinstance(runs, int) else 0,
+            **(_ending_of(ended) or {"last_outcome": text("lastOutcome"), "last_error": text("lastError")}),
         )
 
     def pause(self, schedule: Schedule, reason: str, by: str) -> bool:
@@ -337,12 +355,24 @@ def submission_of(
     return Submission(call_id, call, wire, digest_of(call, args), queue_element(call_id, call, wire))
 
 
-def named(states: Iterable[ScheduleState], name: str) -> list[ScheduleState]:
+def named(full_names: Sequence[str], name: str) -> list[str]:
     """Return the schedules that a person means by a name: its full name, or the name in any bundle."""
-    known = list(states)
-    return [one for one in known if one.full_name == name] or [
-        one for one in known if one.schedule.name == name
-    ]
+    return [one for one in full_names if one == name] or [one for one in full_names if own_name(one) == name]
+
+
+def own_name(full_name: str) -> str:
+    """Return a schedule's name without that of its bundle."""
+    return full_name.rpartition("/")[2]
+
+
+def _ending_of(ended: Sequence[CallRecord | None]) -> dict[str, str | None]:
+    """Return how the last of these runs ended, as running.lua notes it later; empty if that is unknown."""
+    for one in reversed(ended):
+        if one is not None and one.outcome is not None:
+            error = one.error
+            text = None if error is None else f"{error.code}: {error.message[:500]}"
+            return {"last_outcome": one.outcome, "last_error": text}
+    return {}
 
 
 def _written(due: Due) -> tuple[int | str, int | str]:

@@ -7,10 +7,13 @@ from broker_config.confirmation import Confirmation
 from broker_config.scripts import Script
 from broker_config.settings import Settings
 
+#: the approximate number of entries that are kept of a stream of events
+MOST_ENTRIES = 20_000
+
 #: what other programs may have written in place of a mailbox is recognised by a script of broker_config
 _MAILBOXES = ("wrong_type", "mailboxes")
 #: what accepts calls and events; each file needs those before it, and ``ttl`` and ``tracing``
-_ACCEPTING = (*_MAILBOXES, "scheduled", "accept")
+_ACCEPTING = (*_MAILBOXES, "scheduled", "streams", "accept")
 
 #: the files of each script that has more than the one of its own name
 _MADE_OF = {
@@ -29,9 +32,7 @@ _MADE_OF = {
         "ttl",
         "tracing",
         "numbers",
-        *_MAILBOXES,
-        "scheduled",
-        "accept",
+        *_ACCEPTING,
         "claiming",
         "claim_event",
     ),
@@ -39,24 +40,20 @@ _MADE_OF = {
     "release_events": ("ttl", *_MAILBOXES, "release_events"),
     "renew": ("ttl", *_MAILBOXES, "renew"),
     "keep_leases": ("ttl", *_MAILBOXES, "keep_leases"),
-    "release": ("ttl", "former", "failures", "permits", "queueing", "release"),
+    "release": ("ttl", "numbers", "former", "failures", "permits", "queueing", "release"),
     "start": ("permits", "start"),
-    "finish": ("permits", "failures", "finishing", "finish"),
+    "emit": ("wrong_type", "emit"),
+    "finish": ("permits", "failures", "streams", "finishing", "finish"),
     "suspend": ("ttl", "permits", "suspend"),
     "resolve": ("numbers", "resolve"),
     "approve": ("numbers", "approve"),
     "cancel": ("numbers", "scheduled", "cancel"),
-    "retry": ("former", "failures", "permits", "retry"),
-    "admit": ("permits", "admit"),
-    "begin": ("permits", "begin"),
-    "look": ("permits", "look"),
+    "retry": ("ttl", "numbers", "former", "failures", "permits", "queueing", "scheduled", "retry"),
     "sweep": ("ttl", "numbers", *_MAILBOXES, "former", "rebuilding", "scheduled", "waking", "sweep"),
     "finish_event": (
         "ttl",
         "tracing",
-        *_MAILBOXES,
-        "scheduled",
-        "accept",
+        *_ACCEPTING,
         "permits",
         "failures",
         "finishing",
@@ -99,11 +96,9 @@ class Scripts:
     cancel: Script
     cancelled_ids: Script
     progress: Script
+    emit: Script
     retry: Script
     unqueue: Script
-    admit: Script
-    begin: Script
-    look: Script
     fire: Script
     due_schedules: Script
     keep_schedules: Script

@@ -1,6 +1,7 @@
 """Calls prepared for submission to the ledger."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -49,6 +50,11 @@ class Submission(NamedTuple):
     def not_before(self) -> int | str:
         """The time in ms before which the call is not started, as scripts take it: empty if it has none."""
         return "" if self.call.not_before is None else epoch_milliseconds(self.call.not_before)
+
+    @property
+    def keep(self) -> int | str:
+        """How long its stream is kept after its end, in s, as scripts take it: empty if it has none."""
+        return "" if self.call.keep is None else math.ceil(self.call.keep)
 
 
 def digest_of(call: ToolCall, args: bytes | None = None) -> str:

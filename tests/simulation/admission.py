@@ -1,4 +1,4 @@
-"""What limits need of a worker process: a writer, alarms, and the limits that each tool declares."""
+"""What limits need of a worker process: a writer, and the limits that each tool declares."""
 
 import re
 from collections import deque
@@ -12,17 +12,25 @@ from redis import Redis
 
 from broker_config.scripts import ScriptCall
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.bundle.binding import declared_tool
 from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.schema import compile_schema
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.limiter import Limits
+from goondan_tasks.ledger.limiter import Limits, token_limit
 from workers.delivery.limiter import CallLimiter
 from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
+from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
 
 BUNDLE = load_bundle(Path(__file__).parents[1] / "bundles/admission")
-REGISTRY = Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
+#: the tokens that requests to the model ``small`` may use in a minute
+MOST_TOKENS = 100
+_ASKING = declared_tool("model", {"name": "ask", "idempotent": True}, "none.py", Path())
+_TOKENS = token_limit("small", MOST_TOKENS)
+_ASK = RegisteredTool(_ASKING, lambda ctx, input: None, compile_schema(None), is_async=False, tokens=_TOKENS)
+REGISTRY = Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""), {_ASKING.name: _ASK})
 #: a tool whose calls run one at a time per instance, whatever the limits under test say
 _SERIAL = "gate__serial"
 _LINE = re.compile(r"(\S+) (\d+) (\d+) (\S+) (\S+)")
@@ -57,13 +65,14 @@ def limits_of(call: ToolCall) -> tuple[Limit, ...]:
 
 def terms_of_tools() -> dict[str, ClaimTerms]:
     """Return the terms on which the calls of each tool are claimed."""
+    tools = {**BUNDLE.all_tools(), _ASKING.name: _ASKING}
     return {
         name: ClaimTerms(
-            idempotent=bool(export.idempotent),
-            max_attempts=export.max_attempts or 3,
-            limits=Limits.of(BUNDLE.all_tools()[name]).terms,
+            idempotent=bool(bound.export.idempotent),
+            max_attempts=bound.export.max_attempts or 3,
+            limits=(REGISTRY.limits("coder", name) or Limits()).terms,
         )
-        for name, export in ((name, bound.export) for name, bound in BUNDLE.all_tools().items())
+        for name, bound in tools.items()
     }
 
 
@@ -112,35 +121,16 @@ class Writer:
         return script_call.run(self._redis) if self._is_faulty(0.1) else answer
 
 
-class Alarms:
-    """Keeps alarms until the virtual clock has reached them, in place of a Watchdog."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._alarms: list[tuple[float, Callable[[], None]]] = []
-
-    def watch(self, seconds: float, alarm: Callable[[], None]) -> None:
-        self._alarms.append((self._clock() + seconds, alarm))
-
-    def fire(self) -> bool:
-        """Call the alarms that are due; return whether there were any."""
-        due = [alarm for at, alarm in self._alarms if at <= self._clock()]
-        self._alarms = [one for one in self._alarms if one[0] > self._clock()]
-        for alarm in due:
-            alarm()
-        return bool(due)
-
-
 class Limiters:
     """Makes the limiters of worker processes. Each is a copy: a new one reads its scripts again."""
 
     def __init__(self, ledger: Ledger) -> None:
         nothing: Any = None
-        self._first = CallLimiter(ledger, nothing, lambda _: REGISTRY, nothing)
+        self._first = CallLimiter(ledger, nothing, lambda _: REGISTRY)
 
-    def make(self, writer: Writer, alarms: Alarms) -> CallLimiter:
+    def make(self, writer: Writer) -> CallLimiter:
         """Make the limiter of one worker process."""
         limiter: Any = copy(self._first)
-        limiter.writer, limiter.watchdog = writer, alarms
+        limiter.writer = writer
         made: CallLimiter = limiter
         return made

@@ -10,21 +10,22 @@ from typing import Any
 
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.ledger.ledger import sweep_seconds
-from goondan_tasks.ledger.limiter import LimitScripts
+from tests.simulation.admission import MOST_TOKENS
 from tests.simulation.faults import overwrite
+from tests.simulation.limit_invariants import check_limits
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE, Deed
-from tests.simulation.sweeps import sweep
+from tests.simulation.sweeps import sweep, wake
 from tests.simulation.workers import (
     begin,
     claim,
     finish_many,
-    go_on_after_pause,
     mark,
     reserve_from,
     retry_run,
 )
 from tests.simulation.world import QUEUES, Worker, World
+from workers.thinking.model_calls import COUNTED_SECONDS, SLOT_SECONDS
 
 _DAYS_MS = 500_000_000
 #: what a worker does with messages that it has
@@ -133,7 +134,7 @@ def wait_after_run(world: World, pick: Random) -> bool:
     world.count_starts()
     world.now += 6
     world.show_time()
-    act(world, pick, other, (go_on_after_pause, go_on_after_pause))
+    wake(world, pick)
     reserve_from(world, asker, QUEUES[:1], (5, 0), pick)
     act(world, pick, asker, (claim,) * 4)
     return True
@@ -157,7 +158,7 @@ def plan_look_too_late(world: World, _: Random) -> bool:
     if not waiting:
         return False
     world.redis.zadd(world.ledger.keys.limits, dict.fromkeys(waiting, world.milliseconds + _DAYS_MS))
-    LimitScripts(world.ledger).look().run(world.redis)
+    world.reaper.wake()
     world.note(f"{waiting} were to be looked at in days")
     return True
 
@@ -171,6 +172,44 @@ def start_in_days(world: World, _: Random) -> bool:
         world.redis.expire(world.ledger.keys.holders(limit.name), 100_000)
         world.note(f"{limit.name} counts starts of the days to come")
     return bool(rates)
+
+
+def use_up_tokens(world: World, pick: Random) -> bool:
+    """Let requests to a model use its tokens, others wait for some of the minute, and a worker look then."""
+    worker = world.awake(pick)
+    if worker is None or any(one.is_frozen for one in world.workers):
+        return False
+    for number in range(3):
+        if not submit_one(world, pick, "model__ask"):
+            return number > 0
+        if pick.random() < 0.7:
+            reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+            act(world, pick, worker, RUN)
+        _use_tokens(world, pick.choice([MOST_TOKENS, MOST_TOKENS // 2]))
+        check_limits(world)
+    for _ in range(pick.randrange(1, 4)):
+        world.count_starts()
+        world.now += pick.choice([10.3, 25.7, 44.9])  # no time of a call comes exactly then
+        world.show_time()
+        check_limits(world)
+        if pick.random() < 0.5 and submit_one(world, pick, "model__ask"):  # behind those that wait
+            reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+            act(world, pick, worker, (claim,) * 2)
+            check_limits(world)
+        wake(world, pick)
+        check_limits(world)
+        reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+        act(world, pick, worker, RUN)
+    return True
+
+
+def _use_tokens(world: World, tokens: int) -> None:
+    """Count tokens, as a worker does after an answer of the model."""
+    key, slot = world.ledger.keys.tokens("small"), int(world.now) // SLOT_SECONDS
+    world.redis.hincrby(key, str(slot), tokens)
+    world.redis.expire(key, 2 * COUNTED_SECONDS)
+    world.used_tokens[slot] = world.used_tokens.get(slot, 0) + tokens
+    world.note(f"the model has used {tokens} tokens")
 
 
 def _holders(world: World) -> list[str]:
@@ -206,6 +245,7 @@ _SITUATIONS = (
     (die_uncounted, 1),
     (wait_after_run, 1),
     (ask_serially, 1),
+    (use_up_tokens, 1),
     (plan_look_too_late, 0),
     (start_in_days, 0),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 #: the modules of the product that wait, or keep something for a while, by the clock of their process
-_MODULES = ("workers.instances.workdirs", "workers.delivery.limiter", "workers.turns.steps")
+_MODULES = ("workers.instances.workdirs", "workers.turns.steps")
 
 
 class VirtualClock:

@@ -36,8 +36,8 @@ FIELDS = (
 _UNCHANGED = {"closed", "marked", "other", "unknown"}
 #: what each world has of its own
 _STATE = (
-    "records", "agents", "deadlines", "due", "_boxes", "_box_of", "_spared", "_enders", "_tags", "_lost",
-    "loose", "since",
+    "records", "agents", "deadlines", "times", "due", "_boxes", "_box_of", "_spared", "_enders", "_tags",
+    "_lost", "loose", "since",
 )  # fmt: skip
 Table = dict[str, Callable[["Conformance", list[str], list[Any], Any], None]]
 
@@ -236,7 +236,7 @@ class Conformance:
 
     def _submit(self, keys: list[str], given: list[str], answer: list[Any]) -> None:
         words = {answer[at]: answer[at + 1].decode() for at in range(0, len(answer), 3)}
-        for number, at in enumerate(range(3, len(given), 10)):
+        for number, at in enumerate(range(3, len(given), 11)):
             call_id, deadline, patience, message, box, time = (given[at + one] for one in (0, 4, 5, 6, 8, 9))
             if not self._is_followed(call_id):
                 continue
@@ -447,19 +447,22 @@ class Conformance:
         self._set("admit", call_id, record, is_touched=False)
 
     def _retry(self, keys: list[str], given: list[str], answer: int) -> None:
-        call_id = keys[0].rpartition(":")[2]
+        call_id, before = given[0], self._record(given[0])
         if self._is_followed(call_id):
-            is_late = self.now + float(given[1]) > self.deadlines.get(call_id, 0)
-            ours, record = self._rules.retry(self._record(call_id), given[0], is_late=is_late)
+            starts_at = self.now + int(given[2])
+            is_late = starts_at > self.deadlines.get(call_id, 0)
+            ours, record = self._rules.retry(before, given[1], is_late=is_late)
             self._agree("retry", call_id, ours, YES if answer else LOST)
+            if record != before:
+                self.times[call_id] = starts_at
             self._set("retry", call_id, record, is_touched=False)
 
-    def _wake(self, _: list[str], given: list[str], answer: int) -> None:
+    def _wake(self, _: list[str], given: list[str], answer: list[int]) -> None:
         found = [
             one for one in self._due() if self._record(one).status == "scheduled" and not self._is_late(one)
         ][: int(given[1])]
-        if len(found) != answer:
-            raise MismatchError(f"wake.lua queues {answer} calls, not {len(found)}")
+        if len(found) != answer[0]:
+            raise MismatchError(f"wake.lua queues {answer[0]} calls, not {len(found)}")
         for call_id in found:
             self._woken("wake", call_id, self._rules.wake(self._record(call_id)))
 

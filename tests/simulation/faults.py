@@ -34,7 +34,8 @@ def hold_interpreter(world: World, pick: Random) -> bool:
     seconds = pick.choice([1, 1, LONG_MS // 1000])
     world.ledger.keep_leases(worker.process, seconds).run(world.redis)
     for held in worker.held_if(lambda one: one.is_marked):
-        held.is_overdue = held.is_overdue or seconds * 1000 >= LONG_MS
+        is_cancelled = world.calls[held.claim.run.id].is_cancelled  # it counts as one that is past its limit
+        held.is_overdue = held.is_overdue or is_cancelled or seconds * 1000 >= LONG_MS
     world.note(f"{worker.name} could do nothing for {seconds} s")
     return True
 

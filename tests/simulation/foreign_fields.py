@@ -137,7 +137,6 @@ def heal_fields(world: World) -> None:
         world.show_time()
         world.reaper.sweep("sweeper")
         world.in_flight.give_back(world.in_flight.overdue(1))
-        world.workers[0].limiter.look()
         for deed in _WORK * 4:
             deed(world, world.pick)
     _require_passed(world)

@@ -352,10 +352,10 @@ def answer_at_limit(world: HandoffWorld, pick: Random) -> bool:
     finished = world.ledger.finish(claim, result, world.reaper.answer(claim, result), still_runs=True).run(
         world.redis
     )
-    turn.is_late = finished.stored is Stored.YES
+    turn.is_late = finished is Stored.YES
     if not turn.is_late:
         del worker.held[claim.token]
-        if finished.stored is Stored.CANCELLED:
+        if finished is Stored.CANCELLED:
             world.reaper.fail(claim, ToolCancelledError())
     world.tell("is answered at its limit", world.calls[claim.run.id])
     return True

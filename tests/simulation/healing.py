@@ -39,7 +39,6 @@ def heal(world: World) -> None:
         world.show_time()
         world.reaper.sweep("sweeper")
         world.in_flight.give_back(world.in_flight.overdue(1))
-        world.workers[0].limiter.look()
         work_off(world)
         check(world)
         damaged = {one.id for one in world.calls.values() if one.is_damaged}

@@ -1,6 +1,6 @@
 """What must be true after every step, and once all faults are over."""
 
-from typing import cast
+from typing import Any, cast
 
 from goondan_tasks.contract.errors import ToolCancelledError
 from goondan_tasks.contract.events import mailbox_of
@@ -8,7 +8,7 @@ from goondan_tasks.contract.messages import ToolCallResult
 from tests.simulation.conformance import differences
 from tests.simulation.key_invariants import UNKNOWN, check_keys, key_of
 from tests.simulation.limit_invariants import check_limits
-from tests.simulation.world import LEASE, THINKER, BrokenPromiseError, Held, KnownCall, World
+from tests.simulation.world import KEEP, LEASE, THINKER, BrokenPromiseError, Held, KnownCall, World
 
 #: keys that Celery and the walk itself keep without a lifetime
 _LASTING = ("agent.", "sim:", "unacked", "_kombu")
@@ -89,13 +89,12 @@ def check_lifetimes(world: World) -> None:
 
     A script that was broken off may leave lists without one, until a call is added.
     """
-    names = [name.decode() for name in world.redis.scan_iter(count=1000)]
-    if not world.is_followed:
-        names = [name for name in names if name.startswith(world.ledger.keys.call(""))]
+    keys = {name.decode(errors="backslashreplace"): name for name in world.redis.scan_iter(count=1000)}
+    names = [name for name in keys if world.is_followed or name.startswith(world.ledger.keys.call(""))]
     ours = [name for name in names if not name.startswith(_LASTING)]
     with world.redis.pipeline(transaction=False) as pipe:
         for name in ours:
-            pipe.ttl(name)
+            pipe.ttl(keys[name])
         lasting = [name for name, ttl in zip(ours, pipe.execute(), strict=True) if ttl == -1]
     if lasting:
         raise BrokenPromiseError(f"keys without a lifetime: {lasting}")
@@ -109,7 +108,7 @@ def check_indexes(world: World) -> None:
     # a sweep looks at them when they would have expired
     damaged = {name.encode() for one in lost for name in (one.id, one.submission.mailbox)}
     for name in world.redis.scan_iter(f"{prefix}*", count=1000):
-        short = name.decode().removeprefix(prefix)
+        short = name.decode(errors="backslashreplace").removeprefix(prefix)
         if not short.startswith(empty):
             continue
         kind = world.redis.type(name)
@@ -157,7 +156,8 @@ def require_alone(world: World, one: KnownCall, held: Held) -> None:
     """Raise BrokenPromiseError if a run that begins may not, beside the others or after them."""
     if one.is_foreign:
         return
-    early = one.not_before - world.latest * 1000  # Redis' clock may be set back after it was queued
+    latest = round(world.latest * 1_000_000) / 1000  # Redis' clock, which may be set back after it was queued
+    early = one.not_before - latest
     if early > 0:
         raise BrokenPromiseError(f"{world.name(one)} begins {early:.0f} ms early")
     if len(one.begun) > 1 and not one.terms.idempotent:
@@ -201,4 +201,20 @@ def _require_first(world: World, one: KnownCall) -> None:
 
 
 AFTER_STEP = (check_results, check_conformance, check_limits, check_keys)
-AT_END = (check_indexes, check_lifetimes, check_answers)
+
+
+def check_streams(world: World) -> None:
+    """Raise BrokenPromiseError if the stream of a call that has ended was not made, or not ended."""
+    for one in world.calls.values():
+        is_known = not (one.is_damaged or one.is_foreign or one.is_lost or one.is_doubtful)
+        if one.call.keep is None or not is_known or world.status(one) not in (b"done", b"dead"):
+            continue
+        key = world.ledger.keys.turn_stream(one.id)
+        last = cast("list[Any]", world.redis.xrevrange(key, count=1))
+        if not last or b"end" not in last[0][1][b"entries"]:
+            raise BrokenPromiseError(f"the stream of {world.name(one)} has not ended: {last}")
+        if not 0 < world.redis.ttl(key) <= KEEP:
+            raise BrokenPromiseError(f"the stream of {world.name(one)} is kept too long")
+
+
+AT_END = (check_indexes, check_lifetimes, check_answers, check_streams)

@@ -1,12 +1,14 @@
 """What must be true of limits: after every step, when a handler begins, and at the end."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from goondan_tasks.ledger.ledger import sweep_seconds
+from tests.simulation.admission import Limit
 from tests.simulation.refusals import was_refused
 from tests.simulation.world import BrokenPromiseError, KnownCall, World
+from workers.thinking.model_calls import SLOT_SECONDS
 
 #: the status, the time of submission and the deadline (ms) of each call with limits
 Records = dict[str, tuple[bytes | None, float, float]]
@@ -14,12 +16,17 @@ Records = dict[str, tuple[bytes | None, float, float]]
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """The calls that hold a permit of a limit, and those that wait for it, each with its score."""
+    """The calls that hold a permit of a limit, and those that wait for it, each with its score.
+
+    For tokens, the first are those that have passed.
+    """
 
     holders: dict[str, float]
     line: dict[str, float]
     #: when its wait queue must be checked (ms), if it is in the index
     look_at: float | None
+    #: whether the tokens of the last minute reach the limit
+    is_used_up: bool = False
 
 
 def check_limits(world: World) -> None:
@@ -38,7 +45,10 @@ def check_limits(world: World) -> None:
         if limit.kind == "seats" and len(state.holders) > limit.most:
             raise BrokenPromiseError(f"{name} has the holders {_names(world, state.holders)}")
         if name in before:
-            _require_order(world, name, before[name], records)
+            _require_order(world, name, before, records)
+            passed = state.holders.keys() - before[name].holders.keys()
+            if passed and before[name].is_used_up and state.is_used_up:
+                raise BrokenPromiseError(f"{_names(world, passed)} passes {name}, whose tokens are used up")
         if world.is_followed:  # a look mends what a script has left that was broken off
             _require_waiting(world, name, records)
         latest = 1000 * (world.latest + sweep_seconds(world.settings)) + 1
@@ -59,18 +69,32 @@ def read_limits(world: World) -> Records:
             pipe.execute_command("ZRANGE", keys.wait_queue(name), 0, -1, "WITHSCORES")
             pipe.execute_command("ZSCORE", keys.limits, name)
         for one in known:
-            pipe.execute_command("HMGET", keys.call(one.id), "status", "queuedAt", "deadline")
+            fields = ("status", "queuedAt", "deadline", "permits", "waiting")
+            pipe.execute_command("HMGET", keys.call(one.id), *fields)
         rows = pipe.execute()
     size = 3 * len(world.limits)
     parts = zip(world.limits, rows[:size:3], rows[1:size:3], rows[2:size:3], strict=True)
-    world.limit_states = {
+    states = {
         name: LimitState(_scores(holders), _scores(line), None if look is None else float(look))
         for name, holders, line, look in parts
     }
-    return {
-        one.id: (status, float(queued or 0), float(deadline or 0))
-        for one, (status, queued, deadline) in zip(known, rows[size:], strict=True)
-    }
+    records: Records = {}
+    for one, (status, queued, deadline, permits, waits) in zip(known, rows[size:], strict=True):
+        records[one.id] = (status, float(queued or 0), float(deadline or 0))
+        for limit in one.limits:
+            if limit.kind == "tokens" and limit.line.encode() in (permits or b"") and not waits:
+                states[limit.name].holders[one.id] = 0.0
+    for name, limit in world.limits.items():
+        if limit.kind == "tokens":
+            states[name] = replace(states[name], is_used_up=_is_used_up(world, limit))
+    world.limit_states = states
+    return records
+
+
+def _is_used_up(world: World, limit: Limit) -> bool:
+    slot = int(world.now) // SLOT_SECONDS
+    counted = range(slot - limit.period // (1000 * SLOT_SECONDS) + 1, slot + 1)
+    return sum(world.used_tokens.get(one, 0) for one in counted) >= limit.most
 
 
 def _require_waiting(world: World, name: str, records: Records) -> None:
@@ -89,17 +113,32 @@ def _scores(rows: Sequence[Any]) -> dict[str, float]:
     return {member.decode(): float(score) for member, score in rows}
 
 
-def _require_order(world: World, name: str, before: LimitState, records: Records) -> None:
+def _require_order(world: World, name: str, before: Mapping[str, LimitState], records: Records) -> None:
     """Calls get permits in the order of their submission, as far as they have been waiting."""
     now = world.limit_states[name]
-    for winner in now.holders.keys() - before.holders.keys():
+    for winner in now.holders.keys() - before[name].holders.keys():
         if winner not in records:  # a start that counts, or a damaged call
             continue
-        for loser in now.line.keys() & before.line.keys():
+        # a script that stopped half-way may have admitted both, and taken neither out of the wait queue
+        for loser in (now.line.keys() & before[name].line.keys()) - now.holders.keys():
             status, queued_at, deadline = records.get(loser, (None, 0.0, 0.0))
             is_waiting = status == b"queued" and deadline > world.milliseconds
-            if is_waiting and queued_at < records[winner][1]:
+            if (
+                is_waiting
+                and queued_at < records[winner][1]
+                and not _may_have_left(world, name, before, loser)
+            ):
                 raise BrokenPromiseError(f"{_names(world, [winner, loser])}: the first overtook the other")
+
+
+def _may_have_left(world: World, name: str, before: Mapping[str, LimitState], waiting: str) -> bool:
+    """Return whether a call may have waited for another limit meanwhile, which was then released."""
+    others = (limit.name for limit in world.calls[waiting].limits if limit.name != name)
+    return any(
+        before[other].holders.keys() - world.limit_states[other].holders.keys()
+        for other in others
+        if other in before
+    )
 
 
 def require_within_limits(world: World, one: KnownCall) -> None:

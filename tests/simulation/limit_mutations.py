@@ -71,24 +71,19 @@ LIMIT_MUTATIONS = [
         "local late = end_claims()\nlocal early = late and late()\nlocal function close() return early end",
     ),
     Mutation(
-        "reserve forgets serial",
-        "if terms[5] == '' then return terms[4] end",
-        "if true then return terms[4] end",
-    ),
-    Mutation(
         "reserve runs what a rate admits too late",
         "return word == 'late' and 'limited' or 'run'",
         "return 'run'",
     ),
     Mutation(
         "a retry keeps its permits",
-        "limits.leave({id = ARGV[5], token = ARGV[1]",
-        "local _ = ({id = ARGV[5], token = ARGV[1]",
+        "limits.leave({id = ARGV[1], token = ARGV[2], limits = record[7], has_begun = true})",
+        "",
     ),
     Mutation(
         "a pending call keeps its permits",
-        "limits.leave({id = ARGV[1], token = ARGV[2]",
-        "local _ = ({id = ARGV[1], token = ARGV[2]",
+        "limits.leave({id = ARGV[1], token = ARGV[2], limits = record[6]",
+        "local _ = ({id = ARGV[1], token = ARGV[2], limits = record[6]",
     ),
     Mutation(
         "limits give the wait queue no lifetime",
@@ -197,9 +192,8 @@ LIMIT_MUTATIONS = [
         "if false then",
     ),
     Mutation(
-        "worker looks after no wait queues",
-        "self.writer.send(self._limit_scripts.look(), self.follow)",
-        "pass",
-        where="workers.delivery.limiter:CallLimiter.look",
+        "wake checks no wait queues",
+        "  limits.look()\n  limits.close()\n",
+        "",
     ),
 ]

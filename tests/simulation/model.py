@@ -21,15 +21,15 @@ PLAIN, SAFE, EVENT = "plain", "safe", "event"
 LIVE, STALE = "live", "stale"
 #: most messages of one call; a broker that delivers more often shows nothing new
 MOST_MESSAGES = 2
-RUNS = {"claimed", "marked", "begun", "lingers", "paused"}
+RUNS = {"claimed", "marked", "begun", "lingers"}
 
 
 class Hand(NamedTuple):
     """One thing that a worker or a settler has of a call.
 
     ``does``: ``message`` (reserved, not claimed), ``claimed``, ``marked``, ``begun``, ``lingers`` (its event
-    has a result, its handler runs), ``paused``, or what a settler has to do: ``settle`` and the verdict. A
-    worker that must settle a call counts as a settler: its death has the same effect.
+    has a result, its handler runs), or what a settler has to do: ``settle`` and the verdict. A worker that
+    must settle a call counts as a settler: its death has the same effect.
     """
 
     call: int
@@ -236,7 +236,7 @@ class Machine:
             return
         steps = {
             "message": self._claim_message, "claimed": self._before_mark, "marked": self._before_begin,
-            "begun": self._run, "lingers": self._linger, "paused": self._go_on,
+            "begun": self._run, "lingers": self._linger,
         }[does]  # fmt: skip
         yield from steps(part, rest, hand)
         if does == "message":
@@ -330,19 +330,14 @@ class Machine:
             yield from self._suspend(rest, hand, is_approval=False)
         else:
             record = part.records[call]
-            can_retry = record.attempt < self.rules.most
-            answer, retried = self.rules.retry(record, hand.token, is_late=not can_retry)
+            is_last = record.attempt >= self.rules.most or part.is_late[call]
+            answer, retried = self.rules.retry(record, hand.token, is_late=is_last)
             if answer == YES:
-                paused = _add(_with(rest, call, retried), hand._replace(does="paused"))
-                yield Step(f"worker {{w}} will run {name} once more", paused, hand.who)
+                yield Step(f"{name} will run once more", _with(rest, call, retried))
 
     def _linger(self, part: Part, rest: Part, hand: Hand) -> Iterator[Step]:
         _, after = self._store(rest, hand, "ok")
         yield Step(f"the handler of {self.name(hand.call)} ends", after, hand.who)
-
-    def _go_on(self, part: Part, rest: Part, hand: Hand) -> Iterator[Step]:
-        text = f"worker {{w}} queues {self.name(hand.call)} again after a pause"
-        yield Step(text, self._queue_again(rest, hand, died=False), hand.who)
 
     def _suspend(self, rest: Part, hand: Hand, *, is_approval: bool) -> Iterator[Step]:
         call, name = hand.call, self.name(hand.call)
@@ -458,9 +453,9 @@ class Machine:
             return f"is {record.status} and stands among those that are {record.place or 'neither'}"
         if record.status in OPEN and not record.due:
             return f"is {record.status} and nothing will ever be decided about it"
+        if record.status in {"scheduled", "queued"} and record.token is not None:
+            return f"is {record.status} and claimed"
         if record.status == "queued":
-            if record.token is not None:
-                return "is queued and claimed"
             has_message = record.messages or record.flying
             if not has_message and not (record.is_parked and self.first(part)[1] != call):
                 return "is queued and has no message"
@@ -547,7 +542,6 @@ def _settled_record(record: Record, kind: str) -> Record:
         token=token,
         completion=None if record.completion is None else LIVE,
         released=None,
-        paused=LIVE if record.paused is not None and record.paused == record.token else None,
         overran=LIVE if record.overran is not None and record.overran == record.token else None,
         verdict="",
         attempt=record.attempt if kind == SAFE else min(record.attempt, 1),

@@ -31,8 +31,10 @@ SEARCHES = (
     Search((PLAIN,), 2),
     Search((SAFE,), 2),
     Search((EVENT,), 3),
-    Search((EVENT, EVENT), 1),
-    Search((PLAIN, SAFE, EVENT), 1, has_outsiders=False),
+    Search((EVENT, EVENT), 0),
+    Search((EVENT, EVENT), 1, has_outsiders=False),
+    Search((PLAIN, SAFE), 1, has_outsiders=False),
+    Search((SAFE, EVENT), 1, has_outsiders=False),
 )
 #: these take minutes
 LARGE_SEARCHES = (
@@ -45,6 +47,7 @@ LARGE_SEARCHES = (
 )
 
 _ONE = Search((PLAIN,), 1)
+_SAFE = Search((SAFE,), 0)
 _TWO = Search((EVENT, EVENT), 0)
 #: rules that keep a promise, alone or with another one; what must be found without them, and where
 PLANTED: dict[tuple[str, ...], tuple[Search, str]] = {
@@ -77,6 +80,11 @@ PLANTED: dict[tuple[str, ...], tuple[Search, str]] = {
         _ONE,
         "the call is scheduled and nothing will ever be decided about it",
     ),
+    ("a retry is due at its time",): (
+        _SAFE,
+        "the idempotent call is scheduled and nothing will ever be decided about it",
+    ),
+    ("a retry gives up the claim",): (_SAFE, "the idempotent call is scheduled and claimed"),
     ("waking sends a message",): (_ONE, "the call is queued and has no message"),
     ("only the first event is claimed",): (_TWO, "event 2 begins before event 1 has ended"),
     ("the end of an event releases the next",): (_TWO, "event 2 is queued and has no message"),

@@ -10,6 +10,17 @@ _TABLE = [
         "if record[3] and ended.kind ~= 'cancelled' then return -1 end",
         "",
     ),
+    (
+        "finish leaves the stream open",
+        "if record[12] or ended.is_event then end_stream(",
+        "if false then end_stream(",
+    ),
+    ("submit makes no stream", "    open_stream(new.ns, new.id, new.ttl)\n", ""),
+    (
+        "a stream keeps its lifetime at the end",
+        "redis.pcall('EXPIRE', key, tonumber(keep)",
+        "local _ = (tonumber(keep)",
+    ),
     ("finish keeps the lease", "if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end", ""),
     (
         "finish keeps the call among those that run",
@@ -147,8 +158,8 @@ _TABLE = [
     ),
     (
         "release sets no deadline",
-        "'releasedAt', now)\n  redis.call('ZADD', keys[2], deadline, id)",
-        "'releasedAt', now)",
+        "  redis.call('ZADD', keys[2], redis.call('HGET', keys[1], 'deadline'), id)\n",
+        "",
     ),
     (
         "release stays among those that run",
@@ -172,14 +183,14 @@ _TABLE = [
     ),
     (
         "wake queues what is not due",
-        "redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST_LOOKED_AT)",
-        "redis.call('ZRANGE', KEYS[1], '-inf', '+inf', 'BYSCORE', 'LIMIT', 0, MOST_LOOKED_AT)",
+        "local left, woken, ahead, passed =",
+        "now = now + 30000; local left, woken, ahead, passed =",
     ),
-    ("waking pushes no message", "  redis.call('LPUSH', queue, record[2])\n", ""),
+    ("waking pushes no message", "  redis.call(attempt == 0 and 'LPUSH' or 'RPUSH', queue, record[2])", ""),
     (
         "waking leaves the call scheduled",
-        "local queued = {'status', 'queued'}",
-        "local queued = {'status', 'scheduled'}",
+        "redis.call('HSET', key, 'status', 'queued', attempt == 0",
+        "redis.call('HSET', key, 'status', 'scheduled', attempt == 0",
     ),
     (
         "waking gives an event no place",
@@ -202,6 +213,14 @@ _TABLE = [
         "if record[9] then -- it was scheduled",
         "if false then",
     ),
+    (
+        "retry is due too early",
+        "redis.call('ZADD', KEYS[2], starts_at, ARGV[1])",
+        "redis.call('ZADD', KEYS[2], starts_at - 4000, ARGV[1])",
+    ),
+    ("retry stays due when its lease ends", "redis.call('ZADD', KEYS[2], starts_at, ARGV[1])\n", ""),
+    ("retry gains time beyond the deadline", "if starts_at > tonumber(record[2]) then return 0 end", ""),
+    ("retry keeps the completion", "redis.call('HDEL', KEYS[1], 'completion')", ""),
     ("submit pushes no message", "redis.call('LPUSH', queue.queue, unpack(queue.messages))", ""),
     (
         "submit accepts other arguments",

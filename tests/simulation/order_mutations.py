@@ -9,7 +9,8 @@ _RELEASE = "redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])"
 _GIVEN_BACK = "local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))"
 _ADMITTED = "leaving[name], left.count, left.calls[id] ="
 _COPIED = "if #copied > 0 then\n"
-_TAKEN = "redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])\nredis.call('HSET', KEYS[1], 'cancelled'"
+_RUNNING = "redis.call('HSET', KEYS[1], 'status', 'running')\n"
+_TAKEN = f"redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])\n{_RUNNING}"
 _HELD = "redis.call('HSET', KEYS[1], unpack(fields))\n"
 _ANSWERED = "if ended.before and not record.err then "
 _STORED = "keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], record[9], false)\n"
@@ -51,7 +52,7 @@ ORDERS = (
     (
         "cancel takes a call before its lease",
         _TAKEN,
-        f"redis.call('HSET', KEYS[1], 'cancelled', '1', 'status', 'running', 'token', ARGV[2])\n{_TAKEN}",
+        f"{_RUNNING}{_TAKEN}",
     ),
     (
         "a result is stored before its answer is accepted",

@@ -20,7 +20,7 @@ from tests.simulation.refusals import Refusal, refusing
 from tests.simulation.scenes import SWARM, Scene
 from tests.simulation.steps import TABLE
 from tests.simulation.workers import reserve_from, suspend_run
-from tests.simulation.world import QUEUES, BrokenPromiseError, Held, Worker, World
+from tests.simulation.world import QUEUES, SAFE, BrokenPromiseError, Held, Worker, World
 
 Deed = Callable[[World, Random], bool]
 #: what a server says that takes no writes for now
@@ -31,10 +31,11 @@ _REFUSALS = (
 )
 _BUSY = "BUSY Valkey is busy running a script."
 #: a fault of the script itself, which nobody sends again
-_FAULT = "ERR user_script:1: it cannot go on"
+FAULT = "ERR user_script:1: it cannot go on"
 #: the number of the write that is refused, and how many scripts of the step run before
 _PLACES, _BEFORE = (1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 10, 12), (0, 0, 0, 0, 1, 1, 2, 3)
 _OPERATORS = (producers.cancel, producers.complete, producers.approve)
+# recorded walks (``test_scenes.py``) choose among these by place: another length makes other walks of them
 _WORKERS = (
     workers.claim,
     workers.mark,
@@ -43,22 +44,27 @@ _WORKERS = (
     workers.outlast,
     workers.finish_many,
     workers.suspend,
-    workers.go_on_after_pause,
     workers.report_progress,
     workers.renew,
     workers.give_back,
-    workers.look,
-    workers.fire_alarms,
+    sweeps.wake,
+    sweeps.wake,
     workers.reconnect,
 )
-_OTHERS = (producers.submit, workers.reserve, sweeps.sweep, sweeps.settle, sweeps.put_back)
+_OTHERS = (
+    producers.submit,
+    workers.reserve,
+    sweeps.sweep,
+    sweeps.wake,
+    sweeps.settle,
+    sweeps.put_back,
+)
 #: what is seldom possible is tried first
 _SELDOM: tuple[Deed, ...] = (
     *_OPERATORS,
     workers.give_back,
-    workers.go_on_after_pause,
     workers.outlast,
-    workers.look,
+    sweeps.wake,
     sweeps.settle,
     sweeps.put_back,
 )
@@ -74,7 +80,7 @@ def refuse_writes(world: World, pick: Random) -> bool:
 
 def take(world: World, pick: Random, deed: Deed, refusal: Refusal) -> bool:
     """Take a step whose program ends where a script of it fails."""
-    has_ended = False
+    has_ended, world.acting = False, None
     try:
         with refusing(refusal, world.stop_following):
             has_happened = deed(world, pick)
@@ -106,7 +112,7 @@ def break_off_answer(world: World, pick: Random) -> bool:
     if claim is None:
         return True
     world.swept.append(claim)
-    refusal = Refusal(_FAULT, pick.choice(_PLACES), lasts=False, is_sent_again=False, before=0)
+    refusal = Refusal(FAULT, pick.choice(_PLACES), lasts=False, is_sent_again=False, before=0)
     return take(world, pick, _settle_last, refusal)
 
 
@@ -124,13 +130,42 @@ def break_off_turn(world: World, pick: Random) -> bool:
     world.count_starts()
     world.now += 61
     world.show_time()
-    refusal = Refusal(_FAULT, pick.randrange(3, 12), lasts=False, is_sent_again=False, before=0)
-    return take(world, pick, workers.look, refusal)
+    refusal = Refusal(FAULT, pick.randrange(3, 12), lasts=False, is_sent_again=False, before=0)
+    take(world, pick, sweeps.wake, refusal)
+    return True
+
+
+def break_off_give_back(world: World, pick: Random) -> bool:
+    """Let messages be put back by a script that stops, because Redis takes no more writes."""
+    worker = world.awake(pick)
+    if worker is None or not producers.send_plain_message(world, pick):
+        return False
+    reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+    world.count_starts()
+    world.now += 1.5 * world.settings.lease_seconds
+    world.show_time()
+    text = pick.choice(_REFUSALS)
+    refusal = Refusal(text, pick.choice((1, 2, 2, 3)), lasts=True, is_sent_again=False, before=1)
+    take(world, pick, sweeps.put_back, refusal)
+    return True
+
+
+def break_off_end(world: World, pick: Random) -> bool:
+    """Store the results of runs by a script at whose end Redis takes no more writes."""
+    worker = world.awake(pick)
+    if worker is None or any(one.is_frozen for one in world.workers) or not submit_one(world, pick, SAFE):
+        return False
+    reserve_from(world, worker, QUEUES[:1], (5, 0), pick)
+    act(world, pick, worker, RUN)
+    text = pick.choice(_REFUSALS)
+    refusal = Refusal(text, pick.choice((3, 4, 4, 5, 6)), lasts=True, is_sent_again=False, before=0)
+    take(world, pick, workers.finish_many, refusal)
+    return True
 
 
 def break_off_hold(world: World, pick: Random) -> bool:
     """Hold a call for an approval by a script that stops."""
-    refusal = Refusal(_FAULT, pick.choice(_PLACES), lasts=False, is_sent_again=False, before=0)
+    refusal = Refusal(FAULT, pick.choice(_PLACES), lasts=False, is_sent_again=False, before=0)
     return take(world, pick, _hold, refusal)
 
 
@@ -149,9 +184,9 @@ def _settle_last(world: World, _: Random) -> bool:
 
 
 def _choose(pick: Random) -> Refusal:
-    text = pick.choice((*_REFUSALS, _BUSY, _FAULT, _FAULT))
+    text = pick.choice((*_REFUSALS, _BUSY, FAULT, FAULT))
     place = 0 if text == _BUSY else pick.choice(_PLACES)
-    is_fault = text == _FAULT
+    is_fault = text == FAULT
     return Refusal(
         text, place, lasts=not is_fault, is_sent_again=not is_fault and pick.random() < 0.5,
         before=pick.choice(_BEFORE),
@@ -182,7 +217,15 @@ def check_outages(world: World) -> None:
 
 OUTAGES = Scene(
     "outages",
-    table=(*TABLE, (refuse_writes, 5), (break_off_answer, 0), (break_off_hold, 0), (break_off_turn, 0)),
+    table=(
+        *TABLE,
+        (refuse_writes, 5),
+        (break_off_answer, 0),
+        (break_off_hold, 0),
+        (break_off_turn, 0),
+        (break_off_give_back, 1),
+        (break_off_end, 1),
+    ),
     check=check_outages,
     grave=SWARM.grave,
 )

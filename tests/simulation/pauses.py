@@ -14,6 +14,7 @@ from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.fleet.pauses import Pause, Paused, Pauses, field_of, pause_name
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.admission import REGISTRY
+from tests.simulation.busy_limits import act, submit_one
 from tests.simulation.healing import heal, work_off
 from tests.simulation.invariants import check
 from tests.simulation.programs import Operator, delivery_of, show_virtual_time, without_served_agents
@@ -23,6 +24,7 @@ from tests.simulation.scripts import load_scripts
 from tests.simulation.trips import ProgramDiedError
 from tests.simulation.world import (
     AGENT,
+    MOST_CALLS,
     QUEUES,
     TERMS,
     THINKER,
@@ -39,6 +41,8 @@ from workers.pool.heartbeat import Heartbeat
 AGENTS = (AGENT, THINKER)
 #: how many rounds of a quiet worker pauses outlast
 _ROUNDS = 20
+#: more than twice as many calls as are queued at once, in the walks
+_MANY = 8
 
 
 class PausesParts(Parts):
@@ -158,6 +162,25 @@ def resume(world: PausesWorld, pick: Random) -> bool:
     return True
 
 
+def resume_many(world: PausesWorld, pick: Random) -> bool:
+    """Let more calls of a tool wait for the end of its pause than are queued at once."""
+    worker, tool = world.awake(pick), "bash__free"
+    name, has_room = field_of(AGENT, tool), len(world.calls) + _MANY <= MOST_CALLS
+    is_paused = bool(world.standing & {name, field_of(AGENT)})
+    if worker is None or world.operator.program.is_busy or is_paused or not has_room:
+        return False
+    world.operator.client.pause(AGENT, tool, reason="why", by="ann")
+    world.standing.add(name)
+    world.note(f"the operator pauses {name}")
+    world.notice(worker)
+    for _ in range(_MANY):
+        submit_one(world, pick, tool)
+    workers.reserve_from(world, worker, QUEUES[:1], (12, 0), pick)
+    act(world, pick, worker, (workers.claim,) * 12)
+    _resume_in_order(world, world.pauses.read().pauses[name], worker)
+    return True
+
+
 def _resume(world: PausesWorld, pick: Random, one: Pause) -> None:
     name = field_of(one.agent, one.tool)
     with _doing(world, pick, name, "resumes"):
@@ -204,7 +227,7 @@ def heal_pauses(world: PausesWorld) -> None:
             raise BrokenPromiseError(f"{world.name(one)} began although it is paused")
     _require_ended(world, [one for one in world.calls.values() if not world.is_held(one)])
     for pause in list(world.pauses.read().pauses.values()):
-        _resume_in_order(world, pause)
+        _resume_in_order(world, pause, world.workers[0])
     world.notice(world.workers[0])
     _work(world)
     _require_ended(world, world.calls.values())
@@ -219,7 +242,6 @@ def _work(world: PausesWorld) -> None:
         world.show_time()
         world.reaper.sweep("sweeper")
         world.in_flight.give_back(world.in_flight.overdue(1))
-        world.workers[0].limiter.look()
         work_off(world)
         check_pauses(world)
 
@@ -233,27 +255,27 @@ def _require_ended(world: PausesWorld, calls: Collection[KnownCall]) -> None:
             raise BrokenPromiseError(f"{world.name(one)} waits, and is not paused")
 
 
-def _resume_in_order(world: PausesWorld, pause: Pause) -> None:
+def _resume_in_order(world: PausesWorld, pause: Pause, worker: Worker) -> None:
     """Resume an agent or a tool: workers get the calls that have waited for it in their order."""
     line = world.ledger.keys.wait_queue(pause_name(pause.agent, pause.tool or ""))
     members: Any = world.redis.zrange(line, 0, -1)
     waited = [member.decode() for member in members]
     taken: list[str] = []
     _resume(world, Random(1), pause)
-    worker = world.workers[0]
     world.notice(worker)
     for _ in range(2 * len(world.calls)):
         world.now += 0.1
         world.show_time()
-        worker.limiter.look()
+        world.reaper.wake()
         taken += _next(world)
         if QUEUES[0] in world.queues_of(worker):
             workers.reserve_from(world, worker, [QUEUES[0]], (1, 0), world.pick)
         while worker.messages:
             workers.claim(world, world.pick)
-    work_off(world)
-    if world.redis.exists(line):
-        raise BrokenPromiseError(f"calls wait although {pause.target} was resumed")
+    if world.is_healing:
+        work_off(world)
+        if world.redis.exists(line):
+            raise BrokenPromiseError(f"calls wait although {pause.target} was resumed")
     waited = [one for one in waited if not world.calls[one].limits]  # others wait in their own queues, too
     found = [call_id for call_id in dict.fromkeys(taken) if call_id in waited]
     if found != [call_id for call_id in waited if call_id in found]:
@@ -284,11 +306,9 @@ PAUSES = Scene(
         (workers.begin, 6),
         (workers.finish, 4),
         (workers.suspend, 0),
-        (workers.go_on_after_pause, 0),
         (workers.renew, 2),
         (workers.give_back, 0),
-        (workers.look, 2),
-        (workers.fire_alarms, 0),
+        (sweeps.wake, 2),
         (workers.reconnect, 0),
         (faults.freeze, 0),
         (faults.thaw, 3),
@@ -301,6 +321,7 @@ PAUSES = Scene(
         (sweeps.settle, 2),
         (pause, 3),
         (resume, 2),
+        (resume_many, 1),
         (notice, 4),
     ),
     PausesParts,

@@ -27,7 +27,7 @@ local refusal = server.call('HMGET', '{_KEY}', 'place', 'error', 'lasts')
 local place = tonumber(refusal[1])
 local READS = {{}}
 local names = 'HGET HMGET HEXISTS HKEYS HLEN HGETALL ZRANGE ZSCORE ZMSCORE ZCARD ZRANK LLEN LINDEX LRANGE '
-for name in string.gmatch(names .. 'GET TTL EXISTS TYPE PUBLISH', '%S+') do READS[name] = true end
+for name in string.gmatch(names .. 'GET TTL EXISTS TYPE PUBLISH XLEN XRANGE', '%S+') do READS[name] = true end
 local lasts, has_deleted = refusal[3] == '1', false
 local function is_refused(command)
   if READS[command] then return false end

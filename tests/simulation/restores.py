@@ -34,8 +34,8 @@ for _, key in ipairs(redis.call('KEYS', '*')) do redis.call('COPY', key, key, 'D
 _LIVE, _SAVED = 0, 1
 #: what Redis knows of a call
 _FACTS = (
-    "number", "begun", "is_cancelled", "is_run_now", "is_damaged", "is_lost", "was_marked", "is_completed",
-    "result",
+    "number", "begun", "is_cancelled", "is_run_now", "retry_at", "is_damaged", "is_lost", "was_marked",
+    "is_completed", "result",
 )  # fmt: skip
 #: how many rounds the workers may need for what they hold
 _ROUNDS = 40
@@ -205,7 +205,7 @@ def heal_restores(world: RestoresWorld) -> None:
     heal(world)
 
 
-_WORK = (workers.claim, workers.mark, workers.begin, workers.finish, workers.go_on_after_pause)
+_WORK = (workers.claim, workers.mark, workers.begin, workers.finish)
 RESTORES = Scene(
     "restores",
     (*TABLE, (save, 2), (restore, 3)),

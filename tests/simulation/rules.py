@@ -39,10 +39,9 @@ class Record(NamedTuple):
     is_approval: bool = False
     is_approved: bool = False
     is_parked: bool = False
-    #: the token that was released last; the one whose run has failed and is to be repeated; the one whose run
-    #: is past its limit, while its worker cannot end it
+    #: the token that was released or retried last; the one whose run is past its limit, while its worker
+    #: cannot end it
     released: str | None = None
-    paused: str | None = None
     overran: str | None = None
     result: str = ""
     #: in its queue, and in flight
@@ -124,8 +123,7 @@ class Rules:
         """``keep_leases.lua``: keep the lease of a started run whose worker's interpreter is held."""
         if record.is_unstarted:
             return "left", record
-        must_end = record.is_cancelled or (is_past_limit and record.paused != record.token)
-        if must_end and record.status != "done":
+        if (record.is_cancelled or is_past_limit) and record.status != "done":
             return "over", record._replace(overran=record.token, due="over")
         return "kept", record._replace(due="lease")
 
@@ -176,7 +174,8 @@ class Rules:
         if not is_first and record.completion != token:
             return "closed", record
         if record.status != "pending":
-            if is_decision or (record.status in {"scheduled", "queued"} and record.attempt == 0):
+            has_no_run = record.status == "scheduled" or (record.status == "queued" and record.attempt == 0)
+            if is_decision or has_no_run:
                 return "other", record
             return "kept", record._replace(completion=token)
         if is_decision != record.is_approval:
@@ -222,10 +221,17 @@ class Rules:
         )  # fmt: skip
 
     def retry(self, record: Record, token: str, *, is_late: bool) -> tuple[str, Record]:
-        """``retry.lua``: grant another run after a pause; ``is_late``: that would end after the deadline."""
+        """``retry.lua``: schedule another run; ``is_late``: its time would come after the deadline."""
+        if record.released == token:
+            return YES, record
         if record.token != token or record.is_cancelled or is_late or record.status in ENDED:
             return LOST, record
-        return YES, record._replace(is_idempotent=True, completion=None, paused=token)
+        token_left = None if self.has("a retry gives up the claim") else token
+        return YES, record._replace(
+            status="scheduled", token=token_left, released=token, verdict="", has_worker=False,
+            is_unstarted=False, completion=None, place="",
+            due="time" if self.has("a retry is due at its time") else "",
+        )  # fmt: skip
 
     def sweep(
         self, record: Record, token: str, *, is_event: bool = False, is_late: bool = False

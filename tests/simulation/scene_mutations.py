@@ -349,6 +349,30 @@ _SHARED_KEYS = [
 
 _BUSY_LIMITS = [
     (
+        "tokens count for less than a minute",
+        "for i = 1, limit.period / SLOT do",
+        "for i = 1, limit.period / SLOT - 2 do",
+        "",
+    ),
+    (
+        "tokens let a later request overtake",
+        "(tokens_time(limit) > now or has_earlier(limit.name, id, at)) and 'wait'",
+        "tokens_time(limit) > now and 'wait'",
+        "",
+    ),
+    (
+        "reserve forgets serial",
+        "if terms[5] == '' then return terms[4] end",
+        "if true then return terms[4] end",
+        "",
+    ),
+    (
+        "key is free while its call waits for its next run",
+        "or status == 'pending' or status == 'scheduled'",
+        "or status == 'pending'",
+        "",
+    ),
+    (
         "a call that has run gives its key away",
         "if not has_run and redis.call('HGET', states .. held.name, 'owner') == id then",
         "if redis.call('HGET', states .. held.name, 'owner') == id then",
@@ -397,7 +421,7 @@ _BUSY_LIMITS = [
         "ipairs({{'-inf', now}})",
         "",
     ),
-    ("reserve pushes no messages of admitted calls", "close and close()}", "nil}", ""),
+    ("reserve pushes no messages of admitted calls", "if close then close() end", "", ""),
 ]
 
 _FOREIGN_FIELDS = [
@@ -460,6 +484,13 @@ _SCHEDULES = [
         "a slot that was fired stays the next one",
         "redis.call('HSET', KEYS[1], 'next', ARGV[5], 'at', ARGV[6])",
         "redis.call('HSET', KEYS[1], 'at', ARGV[6])",
+        "",
+    ),
+    (
+        "a schedule goes on before its slot is accepted",
+        "local is_open = note_ended(KEYS[1], KEYS[3], ns)\n",
+        "if not by_hand then redis.call('HSET', KEYS[1], 'next', ARGV[5], 'at', ARGV[6]) end\n"
+        "local is_open = note_ended(KEYS[1], KEYS[3], ns)\n",
         "",
     ),
     ("a run that is sent twice is fired twice", "if by_hand and answer then return word end", "do end", ""),

@@ -27,7 +27,7 @@ def sweep(world: World, _: Random) -> bool:
 
 def wake(world: World, _: Random) -> bool:
     """Queue the scheduled calls whose time has come, as workers do every half second."""
-    return bool(world.reaper.wake())
+    return bool(world.reaper.wake().queued)
 
 
 def settle(world: World, pick: Random) -> bool:

@@ -64,3 +64,22 @@ def test_due_is_made_again_although_a_deadline_cannot_be_read(redis: Redis, garb
 
     assert set(made) == {one.id for one in known}
     assert known[1].result is not None
+
+
+@pytest.mark.parametrize("garbage", ["1", b"\xff\xfe\x00"])
+def test_event_that_is_parked_by_another_program_stops_no_other(redis: Redis, garbage: str | bytes) -> None:
+    with simulated_scripts():
+        world, pick = World(FOREIGN_FIELDS.parts(redis)), Random(3)
+        world.stop_following()
+        made = [world.new_call(pick) for _ in range(12)]
+        events = [one for one in made if one is not None and one.is_event and one.call.not_before is None]
+        first = events[0]
+        second = next(one for one in events[1:] if one.call.instance_key == first.call.instance_key)
+        world.calls = {one.id: one for one in (first, second)}
+        world.ledger.submit_all([first.submission, second.submission], "p1")
+        redis.hset(world.ledger.keys.call(second.id), "parked", garbage)
+        second.is_damaged = second.is_foreign = True
+        world.is_healing = True  # without faults
+        heal_fields(world)
+
+    assert first.result is not None

@@ -17,7 +17,6 @@ from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.ledger.claim_request import ClaimRequest
-from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from tests.simulation.invariants import require_alone, require_lease, require_startable
 from tests.simulation.key_invariants import require_only_run
@@ -48,12 +47,10 @@ def reserve_from(
     _acknowledge(world, worker)
     reservation = worker.reservations.make(queues, *counts)
     due = world.due()
-    _, taken, *after = reservation.script_call.run(world.redis)
+    _, taken = reservation.script_call.run(world.redis)
     if not world.is_healing and pick.random() < 0.05:
         world.note(f"{worker.name} lost the answer to its reservation")
         return True
-    if after:
-        worker.limiter.follow(next_look(after[0]))
     for tag, number, message, answer in zip(*[iter(taken)] * 4, strict=True):
         queue = queues[number]
         if answer is None:
@@ -203,13 +200,12 @@ def outlast(world: World, pick: Random) -> bool:
     result = _error(world, held.claim)
     script = world.ledger.finish(held.claim, result, world.reaper.answer(held.claim, result), still_runs=True)
     finished = world.repeated(script, pick, is_same=False)
-    held.has_result = finished.stored is Stored.YES
-    if finished.stored is Stored.CANCELLED:
+    held.has_result = finished is Stored.YES
+    if finished is Stored.CANCELLED:
         cancelled = world.reaper.cancelled(result)
         answer = world.reaper.answer(held.claim, cancelled)
         held.has_result = (
-            world.ledger.finish(held.claim, cancelled, answer, still_runs=True).run(world.redis).stored
-            is Stored.YES
+            world.ledger.finish(held.claim, cancelled, answer, still_runs=True).run(world.redis) is Stored.YES
         )
     if not held.has_result:  # the claim is lost, and its handler is told to stop
         del worker.held[held.claim.token]
@@ -218,9 +214,10 @@ def outlast(world: World, pick: Random) -> bool:
 
 
 def finish_many(world: World, pick: Random) -> bool:
-    """Store the results of several calls in one script."""
+    """Store the results of several calls in one script, as workers do whose ends cause no events."""
     running = partial(
-        Worker.held_if, wanted=lambda held: held.has_begun and not is_event(held.claim.run.call)
+        Worker.held_if,
+        wanted=lambda held: held.has_begun and not (is_event(held.claim.run.call) or held.claim.was_pending),
     )
     worker = world.awake(pick, running)
     if worker is None:
@@ -235,7 +232,7 @@ def finish_many(world: World, pick: Random) -> bool:
         )
         for held in group
     ]
-    script_call = world.ledger.finish_many(rows, worker.limiter.follow)
+    script_call = world.ledger.finish_many(rows)
     answers = world.repeated(script_call, pick, is_same=False)
     for held, answer in zip(group, answers, strict=True):
         del worker.held[held.claim.token]
@@ -277,28 +274,15 @@ def suspend_run(world: World, worker: Worker, held: Held, pick: Random) -> bool:
     return True
 
 
-def go_on_after_pause(world: World, pick: Random) -> bool:
-    """Queue a call whose pause between two runs is over."""
-    worker = world.awake(pick, lambda one: [claim for claim, at in one.pauses if at <= world.now])
-    if worker is None:
-        return False
-    claim, at = worker.pauses.pop(0)
-    if at > world.now:
-        worker.pauses.append((claim, at))
-        return False
-    worker.held.pop(claim.token, None)
-    world.reaper.run_again(claim)
-    return True
-
-
 def report_progress(world: World, pick: Random) -> bool:
-    """Report the progress of a run."""
+    """Report the progress of a run, and emit output to the stream of its call, if it has one."""
     running = partial(Worker.held_if, wanted=lambda held: held.has_begun)
     worker = world.awake(pick, running)
     if worker is None:
         return False
     claim = pick.choice(running(worker)).claim
     world.ledger.progress(claim.run.id, claim.token, b'{"done":1}').run(world.redis)
+    world.ledger.emit(claim.run.id, claim.token, claim.run.id, b'[{"type":"tool_output"}]').run(world.redis)
     return True
 
 
@@ -317,7 +301,6 @@ def renew_all(world: World, worker: Worker) -> None:
         if held.claim.run.id in lost:
             world.forget_start(held)
             del worker.held[token]
-            worker.pauses = [one for one in worker.pauses if one[0].token != token]
         else:
             require_lease(world, world.calls[held.claim.run.id])
             held.renewed_at, held.has_lost_lease = max(held.renewed_at, world.now), False
@@ -359,21 +342,6 @@ def give_back(world: World, pick: Random) -> bool:
 
 def _counts_as_running(world: World, one: KnownCall) -> bool:
     return world.redis.zscore(world.ledger.keys.running(one.call.agent_name), one.id) is not None
-
-
-def look(world: World, pick: Random) -> bool:
-    """Look after the wait queues: each worker does so from time to time."""
-    worker = world.awake(pick)
-    if worker is None or not world.limits:
-        return False
-    worker.limiter.look()
-    return True
-
-
-def fire_alarms(world: World, pick: Random) -> bool:
-    """Look after the wait queues whose time has come."""
-    worker = world.awake(pick)
-    return worker is not None and worker.alarms.fire()
 
 
 def reconnect(world: World, pick: Random) -> bool:
@@ -453,18 +421,21 @@ def _error(world: World, claim: Claim) -> ToolCallResult:
 def store_result(world: World, claim: Claim, result: ToolCallResult, pick: Random) -> None:
     script = world.ledger.finish(claim, result, world.reaper.answer(claim, result))
     finished = world.repeated(script, pick, is_same=False)
-    if finished.stored is Stored.CANCELLED:
+    if finished is Stored.CANCELLED:
         world.reaper.fail(claim, ToolCancelledError())
 
 
 def retry_run(world: World, worker: Worker, held: Held, pick: Random) -> bool:
     """Let a run fail that is to be repeated after a pause, if there is time for another one."""
-    claim, pause = held.claim, pick.choice([100, 5_000])
-    held.has_begun = held.is_marked = held.is_counted = False
-    if world.ledger.retry(claim, pause_ms=pause, begun_at=0.0, code="E_TOOL").run(world.redis):
-        worker.pauses.append((claim, world.now + pause / 1000))
-        require_no_permit(world, world.calls[claim.run.id])
+    claim, one = held.claim, world.calls[held.claim.run.id]
+    pause = pick.choice([100, 5_000, 5_000, 5_000_000])
+    del worker.held[claim.token]
+    message = world.reaper.message(claim.run.id, claim.run.call)
+    script = world.ledger.retry(claim, pause_ms=pause, begun_at=0.0, code="E_TOOL", message=message)
+    if world.repeated(script, pick):
+        one.retry_at, one.is_run_now = world.milliseconds + pause, False
+        require_no_permit(world, one)
+        world.tell("will run again", one)
     else:
-        del worker.held[claim.token]
         store_result(world, claim, _error(world, claim), pick)
     return True

@@ -28,7 +28,6 @@ from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 from tests.simulation.admission import (
-    Alarms,
     Limit,
     Limiters,
     Writer,
@@ -62,6 +61,8 @@ THEMES = (
 )
 TERMS = terms_of_tools()
 MOST_CALLS = 12
+#: how long streams are kept, in s
+KEEP = 100_000
 LOOK = Path(__file__).with_name("look.lua")
 _ID = re.compile(rb'"id": ?"([^"]+)"')
 
@@ -84,6 +85,8 @@ class KnownCall:
     is_damaged: bool = False
     #: whether somebody has asked to run it before its time
     is_run_now: bool = False
+    #: the time (ms) of its next run, after one that has failed
+    retry_at: float = 0
     #: whether another version or program has changed fields of its record: nothing is promised about it
     is_foreign: bool = False
     #: whether it may be cancelled, completed or accepted although nobody was told so (``outages``)
@@ -113,7 +116,9 @@ class KnownCall:
     @property
     def not_before(self) -> float:
         """The time (ms) before which it must not begin; 0 if there is none."""
-        is_free = self.call.not_before is None or self.is_run_now or not self.is_stored
+        if self.is_run_now or self.retry_at:
+            return 0 if self.is_run_now else self.retry_at
+        is_free = self.call.not_before is None or not self.is_stored
         return 0 if is_free else epoch_milliseconds(self.call.not_before or "")
 
     @property
@@ -163,7 +168,6 @@ class Worker:
     process: str
     reservations: ReservationFactory
     writer: Writer
-    alarms: Alarms
     limiter: CallLimiter
     is_frozen: bool = False
     #: messages that were reserved and not claimed: tag, queue, text
@@ -171,8 +175,6 @@ class Worker:
     #: the messages that it needs no more: each tag, and the key of the record that replaces it, or ""
     acknowledged: list[tuple[str, str]] = field(default_factory=list)
     held: dict[str, Held] = field(default_factory=dict)
-    #: runs that are to be repeated: the claim and when
-    pauses: list[tuple[Claim, float]] = field(default_factory=list)
     tokens: int = 0
 
     def new_token(self) -> str:
@@ -192,9 +194,8 @@ class Worker:
             self.writer.flush()
 
     def held_if(self, wanted: Callable[[Held], bool]) -> list[Held]:
-        """Return the claims that are wanted and do not pause between two runs."""
-        paused = {claim.token for claim, _ in self.pauses}
-        return [held for held in self.held.values() if wanted(held) and held.claim.token not in paused]
+        """Return the claims that are wanted."""
+        return [held for held in self.held.values() if wanted(held)]
 
 
 class Parts:
@@ -254,6 +255,8 @@ class World:
         self.limits: dict[str, Limit] = {}
         self.starts: dict[str, list[tuple[int, str]]] = {}
         self.limit_states: dict[str, Any] = {}
+        #: the tokens that models have used, by slot of 10 s
+        self.used_tokens: dict[int, int] = {}
         #: the calls whose final results were seen for the first time after the last step
         self.ended: list[KnownCall] = []
         #: the tools of most calls of this world, once it is chosen
@@ -287,7 +290,7 @@ class World:
 
     @property
     def milliseconds(self) -> float:
-        return self.now * 1000
+        return round(self.now * 1_000_000) / 1000  # the microseconds that TIME tells
 
     def look(self) -> None:
         """Read what the checks after each step compare. A moment passes: no two steps happen at once."""
@@ -427,9 +430,9 @@ class World:
         reservations._tag = f"{process}:0:secret:"
         # every second one asks before each claim, as the workers of the version before
         reservations.claim_with(self.claiming[self.processes % 2])
-        writer, alarms = Writer(self.redis, self.is_faulty), Alarms(lambda: self.now)
-        limiter = self.limiters.make(writer, alarms)
-        return Worker(f"w{number}.{self.processes}", process, reservations, writer, alarms, limiter)
+        writer = Writer(self.redis, self.is_faulty)
+        limiter = self.limiters.make(writer)
+        return Worker(f"w{number}.{self.processes}", process, reservations, writer, limiter)
 
     def new_call(
         self, pick: Random, *, is_stored: bool = True, tools: Sequence[str] = ()
@@ -440,12 +443,18 @@ class World:
         time = {}
         if is_stored and pick.random() < 0.2:
             time = {"not_before": iso_time(self.milliseconds + pick.choice([-1_000, 2_000, 20_000, 200_000]))}
+        keep = {"keep": KEEP} if is_stored and number % 3 == 0 else {}
         if is_stored and not tools and pick.random() < 0.35:
-            fields: Any = {"instance_key": pick.choice(["i1", "i2"]), "event_id": f"e{number}", **time}
+            fields: Any = {
+                "instance_key": pick.choice(["i1", "i2"]),
+                "event_id": f"e{number}",
+                **time,
+                **keep,
+            }
             call = outside_call(self.settings, THINKER, {"n": number}, fields, is_request=True)
             submission = event_submission(call)
         else:
-            call = self._tool_call(number, pick, tools).model_copy(update=time)
+            call = self._tool_call(number, pick, tools).model_copy(update={**time, **keep})
             args = serializer.encode(call.args)
             wire = call_json(call, args)  # as producers write it: the record of a plain call is made small
             message = queue_element(identity_of(call), call, wire)

@@ -1,5 +1,5 @@
--- Accepts calls in batches. Shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua, tracing.lua and
--- mailboxes.lua and scheduled.lua are put before this.
+-- Accepts calls in batches. Shared by submit.lua, finish_event.lua and claim_event.lua; ttl.lua, tracing.lua,
+-- mailboxes.lua, scheduled.lua and streams.lua are put before this.
 
 -- Begin a batch. close_batch writes it, the keys that its calls share each once. The records come last: if the script
 -- fails before, for example because another program has written a key, deadlines and messages without records are
@@ -38,8 +38,8 @@ end
 -- new    ns, id, call (JSON), digest, producer ('' = no client of this package), is_celery (whether a plain Celery producer
 --        reads its own result record), deadline (ms, '' = none), patience (ms that it may wait without a deadline), ttl
 --        (of the record, s), message ('' = none: its producer answers it, or a worker has it), indexes (of traces, as
---        tracing.lua takes them), not_before (ms; nothing or '' = at once); for an event also box,
---        parked (the message of one that is parked at once)
+--        tracing.lua takes them), not_before (ms; nothing or '' = at once), keep (for how long after its end its stream is
+--        kept, s; nothing or '' = it has none); for an event also box, parked (the message of one that is parked at once)
 -- A call whose time is still to come is scheduled: its record keeps the message, and an event has no place in its mailbox,
 -- until waking.lua queues it. Its patience begins then.
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before; 'damaged' for
@@ -90,6 +90,10 @@ local function write_record(key, new)
   if new.parked then
     for _, one in ipairs({'parked', '1', 'message', new.parked}) do more[#more + 1] = one end
   end
+  if new.keep and new.keep ~= '' then
+    more[#more + 1], more[#more + 2] = 'keep', new.keep
+    open_stream(new.ns, new.id, new.ttl)
+  end
   if new.starts_at then
     for _, field in ipairs({'notBefore', new.starts_at, 'queue', new.queue, 'message', new.message}) do
       more[#more + 1] = field
@@ -121,10 +125,7 @@ local function close_batch(batch)
       keep_for(queue.calls, batch.ttl)
     end
   end
-  for index, ids in pairs(batch.scheduled) do
-    redis.pcall('ZADD', index, unpack(ids)) -- only a list, too
-    keep_for(index, batch.ttl)
-  end
+  for index, ids in pairs(batch.scheduled) do join_schedule(index, ids, batch.ttl) end
   for index, ids in pairs(batch.traces) do add_to_trace(index, ids, batch.ttl) end
 end
 

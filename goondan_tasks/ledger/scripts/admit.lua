@@ -5,18 +5,18 @@
 -- KEYS  call, due, running:<agent>
 -- ARGV  terms of limits (permits.lua), id, agent, queue, its wake-up key, limits, the message to push when the call is
 --       admitted, TTL of what it holds (s), token of the caller's claim ('' = none)
--- Returns {word, about, now (ms), ms until the next check}, as `ask` and `close` in permits.lua
--- do; one word more is unknown: the call has no record yet. permits.lua and queueing.lua are put before this.
+-- Returns {word, about, now (ms)}, as `ask` in permits.lua does; one word more is unknown: the call has no record yet.
+-- permits.lua and queueing.lua are put before this.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local limits = open_limits(ARGV[1], now)
 local record = redis.call('HMGET', KEYS[1], 'status', 'queuedAt', 'deadline', 'waiting', 'attempt', 'token',
   'cancelled')
-if not record[1] then return {'unknown', '', now, limits.close()} end
+if not record[1] then return {'unknown', '', now} end
 local is_claimed = record[1] == 'running' and record[6] == ARGV[9]
 -- the claim, or the mark, will decide about it; it takes no permit
 local is_over = record[1] ~= 'queued' or tonumber(record[3]) < now -- as claiming.lua says
-if is_claimed and record[7] or not is_claimed and is_over then return {'go', '', now, limits.close()} end
+if is_claimed and record[7] or not is_claimed and is_over then return {'go', '', now} end
 -- the run that it is claimed for has not begun
 local runs = (tonumber(record[5]) or 0) - (is_claimed and 1 or 0)
 -- calls that are not queued do not wait
@@ -29,4 +29,5 @@ local word, about = limits.ask({
   has_run = runs > 0, on_wait = is_claimed and give_up_claim,
 })
 if word == 'go' then redis.call('HSET', KEYS[1], 'permits', ARGV[6]) end
-return {word, about or '', now, limits.close()}
+limits.close()
+return {word, about or '', now}

@@ -24,8 +24,10 @@ if status == 'running' and not is_again then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- the mark is first: if the rest fails, a scheduled call is woken early by what `due` says, and must not run then
+redis.call('HSET', KEYS[1], 'cancelled', '1', 'token', ARGV[2])
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
-redis.call('HSET', KEYS[1], 'cancelled', '1', 'status', 'running', 'token', ARGV[2])
+redis.call('HSET', KEYS[1], 'status', 'running')
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 if record[9] then -- it was scheduled
   local ns = string.sub(KEYS[1], 1, -#ARGV[1] - #'call:' - 1)

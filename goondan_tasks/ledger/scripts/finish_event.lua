@@ -9,7 +9,6 @@
 --       this request, its mailbox ('' = a tool call); for an answer also its message ('' = none), and if
 --       the asker must handle it: id, call JSON, digest, queue timeout (ms), record TTL (s), mailbox, indexes of traces
 -- Returns as finish_call does. The same request again (the answer was lost) gets the same answer.
--- A client that follows the Turn (turn_events.py) reads from the Turn's stream that there is a result.
 -- mailboxes.lua, accept.lua and finishing.lua are put before this.
 local ttl, id, token, agent, outcome = ARGV[1], ARGV[7], ARGV[8], ARGV[9], ARGV[11]
 local ns, lease, request = ARGV[16], ARGV[17], ARGV[18]
@@ -49,7 +48,7 @@ if not is_late then
   now = finish_call(ends, KEYS[2], ttl, names, {
     id = id, token = token, agent = agent, status = ARGV[10], outcome = outcome, kind = ARGV[12],
     result = ARGV[13], done_at = ARGV[14], failure = ARGV[15], still_runs = still_runs,
-    before = ARGV[21] and accept_answer,
+    before = ARGV[21] and accept_answer, is_event = box,
   })
 end
 if now <= 0 then
@@ -72,7 +71,6 @@ end
 -- if the handler still runs, this renews its lease
 redis.call('HDEL', KEYS[2], 'parked', 'message', 'spared', 'renewedAt')
 -- what follows must not stop at the damaged key of another: the result is stored, and the next event waits
-redis.pcall('XADD', ns .. 'turn-stream:' .. id, 'NOMKSTREAM', '*', 'entries', '[{"type":"end"}]')
 leave_pending()
 if not ARGV[21] and ARGV[20] and ARGV[20] ~= '' then
   redis.pcall('LPUSH', KEYS[5], ARGV[20]) -- wakes no worker: the asker has the answer from its notification

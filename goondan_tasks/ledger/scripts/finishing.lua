@@ -1,4 +1,4 @@
--- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua and failures.lua are put before this. A damaged
+-- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua, failures.lua and streams.lua are put before this. A damaged
 -- record or index of one call or agent must not keep the results of others from being stored: both are read and written
 -- with pcall.
 local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
@@ -33,7 +33,7 @@ local function keep_result(key, ttl, now, ended, call, digest, permits, not_star
     end
     -- while its handler runs, the claim stays: a sweep ends it if this is broken off
     redis.call('HDEL', key, ended.still_runs and 'verdict' or 'token', 'verdict', 'producers', 'notStarted', 'deadline',
-      'idempotent', 'maxAttempts', 'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'paused', 'permits')
+      'idempotent', 'maxAttempts', 'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'permits')
   end
   redis.call('EXPIRE', key, ttl)
 end
@@ -45,12 +45,12 @@ end
 -- ended  id, token, agent, status (the final one), outcome, kind ('cancelled' if that is the result, 'plain' if the
 --        result repeats all of the call but its arguments), result (JSON), done_at (ISO 8601, for Celery's record),
 --        failure (see failures.lua), still_runs (whether its handler does, which keeps the claim), before (what is called
---        before the result is stored, or nothing)
+--        before the result is stored, or nothing), is_event (then it may have a stream although its record does not say so)
 -- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so; -2 if its
 -- record is damaged: then the call leaves the lists of those that run.
 local function finish_call(ends, key, ttl, names, ended)
   local record = redis.pcall('HMGET', key, 'token', 'producers', 'cancelled', 'celery', 'call', 'digest', 'permits',
-    'waiting', 'notStarted', 'status', 'result')
+    'waiting', 'notStarted', 'status', 'result', 'keep')
   if record[1] ~= ended.token and not record.err then return 0 end
   if record[3] and ended.kind ~= 'cancelled' then return -1 end
   if ended.before and not record.err then ended.before() end
@@ -66,6 +66,8 @@ local function finish_call(ends, key, ttl, names, ended)
   if record[7] then
     ends.limits.leave({id = ended.id, token = ended.token, limits = record[7], has_begun = not record[9]})
   end
+  -- first: if this is broken off, it is ended again with the result
+  if record[12] or ended.is_event then end_stream(string.sub(key, 1, -#ended.id - 6), ended.id, record[12]) end
   keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], record[9], has_result)
   if ended.status == 'dead' then
     local letters = names.dead_letters .. ended.agent
@@ -90,14 +92,13 @@ local function finish_call(ends, key, ttl, names, ended)
 end
 
 -- End the batch: end the claims, and notify each producer of all its calls in one message. Each line of it has an id
--- and, after a space, the result. Returns what `close` in permits.lua does, nothing if none of them had limits.
+-- and, after a space, the result.
 local function close_ends(ends, due, names)
   for agent, ids in pairs(ends.running) do redis.pcall('ZREM', names.running .. agent, unpack(ids)) end
   for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end
-  local after = ends.limits and ends.limits.close() or nil
+  if ends.limits then ends.limits.close() end
   -- last: the results are stored, and a sweep takes what stays here out of all lists
   if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end
-  return after
 end

@@ -29,7 +29,7 @@ if ARGV[4] ~= '' then
   else
     local answer = add_call(batch, add_queue(batch, KEYS[5], KEYS[6], KEYS[7]), ns .. 'call:' .. id, {
       id = id, call = ARGV[13], digest = ARGV[14], producer = ARGV[10], deadline = ARGV[16], patience = ARGV[17], ttl = ARGV[11],
-      message = ARGV[18], indexes = ARGV[19], ns = ns, box = ARGV[20] ~= '' and ARGV[20] or nil,
+      message = ARGV[18], indexes = ARGV[19], ns = ns, box = ARGV[20] ~= '' and ARGV[20] or nil, keep = ARGV[22],
     })
     close_batch(batch)
     word = answer == 'damaged' and answer or 'fired'

@@ -1,7 +1,7 @@
 -- Keep the leases of a process that runs, but whose interpreter is held, so that it can renew nothing.
 -- Only runs that have started are kept: the others may begin elsewhere when their leases end. A run that is past its
 -- time limit, or cancelled, is due at once, since the process can neither interrupt nor answer it. An event that has
--- its result is kept until its handler ends, and a call that waits for another run has no limit.
+-- its result is kept until its handler ends.
 -- KEYS  due
 -- ARGV  lease (ms), record TTL (s), namespace, the id of the process, with which its tokens begin, the time limit of
 --       a run for which neither export nor call sets one (ms), for how long the process could do nothing (ms)
@@ -24,10 +24,10 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now + ARGV[1], 'BYSCOR
   local key = ns .. 'call:' .. id
   local token = redis.pcall('HGET', key, 'token') -- another program may have written the key
   if type(token) == 'string' and string.sub(token, 1, #process) == process then
-    local record = redis.call('HMGET', key, 'notStarted', 'cancelled', 'limit', 'call', 'box', 'status', 'paused')
+    local record = redis.call('HMGET', key, 'notStarted', 'cancelled', 'limit', 'call', 'box', 'status')
     if record[1] then
       -- its lease ends by itself
-    elseif record[6] ~= 'done' and (record[2] or record[7] ~= token and held >= limit_of(record[3], record[4])) then
+    elseif record[6] ~= 'done' and (record[2] or held >= limit_of(record[3], record[4])) then
       redis.call('ZADD', KEYS[1], now, id)
       redis.call('HSET', key, 'overran', token, 'spared', token)
     else

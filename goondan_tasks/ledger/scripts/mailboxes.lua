@@ -53,7 +53,7 @@ end
 -- Push the message of a parked event that is now the first.
 local function release_event(ns, id, queue, wake_up)
   local record = redis.call('HMGET', ns .. 'call:' .. id, 'parked', 'message')
-  if not record[1] then return end
+  if not (record[1] and record[2]) then return end -- or another program has written that it is parked
   redis.call('RPUSH', queue, record[2])
   if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
   redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message') -- last: the record keeps what no queue takes

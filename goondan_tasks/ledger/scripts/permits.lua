@@ -3,6 +3,8 @@
 -- A limit is a line of text: kind, most, period (ms), digest, name.
 --   seats  at most so many calls hold a permit at a time (maxConcurrency, serial)
 --   rate   at most so many calls start in any period (rateLimit)
+--   tokens as long as the answers of a Model have used so many tokens in the period, none starts (tokensPerMinute); the name
+--          is that of the hash in which they are counted: slot of 10 s -> tokens
 --   key    calls with the same idempotencyKey: one runs, the others wait for its result and share it; in place of the
 --          period, 1 if the call is a replay, which shares no unknown outcome
 --   paused an operator has paused the tool: no call passes while the hash of pauses has it
@@ -27,6 +29,8 @@ local function open_limits(terms, now)
   local RESERVED = 1e13
   -- how soon more calls of a tool that was resumed are admitted, in ms
   local SOON = 50
+  -- the slots in which tokens are counted, in ms, and more than an answer can have
+  local SLOT, TOO_MANY = 10000, 1e9
   local lease, pause, ttl, ns = string.match(terms, '^(%d+) (%d+) (%d+) (.*)$')
   lease, pause, ttl = tonumber(lease), tonumber(pause), tonumber(ttl)
   local calls, states, holders = ns .. 'call:', ns .. 'limit:', ns .. 'holders:'
@@ -129,7 +133,8 @@ local function open_limits(terms, now)
     if owner == id then return end
     local status = owner and redis.pcall('HGET', calls .. owner, 'status')
     if type(status) == 'table' then return 'share', owner end -- its record is damaged, so it may have run: this must not run
-    local is_under_way = status == 'queued' or status == 'running' or status == 'pending'
+    -- an owner that is scheduled waits for its next run
+    local is_under_way = status == 'queued' or status == 'running' or status == 'pending' or status == 'scheduled'
     if is_under_way or (status and is_shared(owner, limit.period == 0)) then
       if state[2] ~= limit.digest then return 'conflict', owner end
       if is_under_way then return 'wait' end
@@ -165,6 +170,20 @@ local function open_limits(terms, now)
     if redis.call('ZCARD', key) - own >= limit.most then return 'wait' end
   end
 
+  -- The time when fewer tokens than the limit count, in ms, if no more are used. What another program has written, and no
+  -- answer can have used, counts as none.
+  local function tokens_time(limit)
+    local slot, slots = math.floor(now / SLOT), {}
+    for i = 1, limit.period / SLOT do slots[i] = slot + 1 - i end -- the latest first
+    local used, sum = redis.pcall('HMGET', ns .. limit.name, unpack(slots)), 0
+    for i = 1, #slots do
+      local tokens = tonumber(used[i] or 0) or 0
+      if tokens >= 0 and tokens <= TOO_MANY then sum = sum + tokens end
+      if sum >= limit.most then return slots[i] * SLOT + limit.period end
+    end
+    return now
+  end
+
   -- Free the permit of a later call that no worker has received yet; that call waits again.
   local function is_taken_over(name, at)
     local last = redis.call('ZRANGE', holders .. name, 0, 0, 'WITHSCORES')
@@ -181,6 +200,9 @@ local function open_limits(terms, now)
     if limit.kind == 'key' then return check_key(limit, id, at) end
     if limit.kind == 'paused' then
       return (is_paused(limit.name) or has_earlier(limit.name, id, at)) and 'wait' or nil
+    end
+    if limit.kind == 'tokens' then
+      return (tokens_time(limit) > now or has_earlier(limit.name, id, at)) and 'wait' or nil
     end
     local key = holders .. limit.name
     local is_holder = redis.call('ZSCORE', key, id)
@@ -203,7 +225,7 @@ local function open_limits(terms, now)
       if limit.kind == 'key' then
         redis.call('HSET', states .. limit.name, 'owner', id, 'digest', limit.digest)
         keep(states .. limit.name, id)
-      elseif limit.kind ~= 'paused' then
+      elseif limit.kind == 'seats' or limit.kind == 'rate' then
         local since = is_met and now or -now
         if limit.kind == 'rate' then since = is_met and RESERVED + now or now end
         redis.call('ZADD', holders .. limit.name, since, id)
@@ -223,7 +245,7 @@ local function open_limits(terms, now)
   end
 
   local function look_time(limit)
-    local at = limit.kind == 'rate' and rate_time(limit, 0) or 0
+    local at = limit.kind == 'rate' and rate_time(limit, 0) or limit.kind == 'tokens' and tokens_time(limit) or 0
     return at > now and math.min(at, now + pause) or now + pause
   end
 
@@ -264,7 +286,7 @@ local function open_limits(terms, now)
         if word == 'wait' then
           put_in_wait_queue(limit.name, id, at, waiter[5])
           redis.call('ZREM', wait_queues .. name, id)
-          if limit.kind == 'rate' then redis.call('ZADD', look_times, 'LT', look_time(limit), limit.name) end
+          redis.call('ZADD', look_times, 'LT', look_time(limit), limit.name)
         else
           give_turn(name, id, waiter, waiter[5])
         end
@@ -333,7 +355,7 @@ local function open_limits(terms, now)
     return freed
   end
 
-  -- Let a call wait for a limit. Returns 'wait', or 'late' if a rate would admit it only after its deadline.
+  -- Let a call wait for a limit. Returns 'wait', or 'late' if it is known that it would be admitted only after its deadline.
   local function wait_for(limit, call)
     local id = call.id
     redis.call('HSET', states .. limit.name, 'most', limit.most, 'period', limit.period)
@@ -341,14 +363,13 @@ local function open_limits(terms, now)
     redis.call('HSET', waiters .. id, 'at', call.at, 'agent', call.agent, 'queue', call.queue,
       'bell', call.wake_up, 'gates', call.limits, 'message', call.message)
     put_in_wait_queue(limit.name, id, call.at, call.agent)
+    local at = limit.kind == 'tokens' and tokens_time(limit) or 0
     if limit.kind == 'rate' then
-      local rank = redis.call('ZRANK', wait_queues .. limit.name, id) - count_leaving(limit.name)
-      if rate_time(limit, rank) >= call.deadline then -- at its deadline it would end
-        take_out(id)
-        return 'late'
-      end
+      at = rate_time(limit, redis.call('ZRANK', wait_queues .. limit.name, id) - count_leaving(limit.name))
     end
-    return 'wait'
+    if at < call.deadline then return 'wait' end
+    take_out(id) -- at its deadline it would end
+    return 'late'
   end
 
   -- Ask whether a call that a worker has received may run; if not, it enters a wait queue. It is harmless to ask twice.
@@ -358,7 +379,7 @@ local function open_limits(terms, now)
   -- Returns a word and what it is about:
   --   go        it may run; leave releases what it holds
   --   wait      it is in the wait queue of that limit
-  --   late      that rate would admit it only after its deadline
+  --   late      that limit would admit it only after its deadline
   --   share     that call, with the same idempotencyKey, has a result for both
   --   conflict  that call has the same idempotencyKey and other arguments
   local function ask(call)
@@ -409,7 +430,7 @@ local function open_limits(terms, now)
   -- Release the permit of one limit.
   local function release(limit, run)
     local id, key, state = run.id, holders .. limit.name, states .. limit.name
-    if limit.kind == 'paused' then return end
+    if limit.kind == 'paused' or limit.kind == 'tokens' then return end
     if limit.kind == 'key' then -- calls with the same key wait for the final result of a pending one
       local least = run.pending_ttl and math.max(ttl, run.pending_ttl) or 0
       if redis.call('TTL', state) < least then redis.call('EXPIRE', state, least) end
@@ -442,8 +463,8 @@ local function open_limits(terms, now)
     end
   end
 
-  -- Check the wait queues that are due. If the keys of a limit are damaged, it is checked again later; the others are
-  -- checked anyway.
+  -- Check the wait queues that are due (wake.lua). If the keys of a limit are damaged, it is checked again later; the others
+  -- are checked anyway.
   local function look()
     for _, range in ipairs({{'-inf', now}, {'(' .. now + 2 * pause, '+inf'}}) do
       for _, name in ipairs(redis.call('ZRANGE', look_times, range[1], range[2], 'BYSCORE', 'LIMIT', 0, 20)) do
@@ -453,12 +474,10 @@ local function open_limits(terms, now)
   end
 
   -- Admit the calls behind those that have left, and push the messages of all that were admitted: the last thing that the
-  -- script does with their queues. Returns ms until the next check (-1 = no call waits).
+  -- script does with their queues.
   local function close()
     for _, name in ipairs(left) do pcall(admit_waiting, name) end
     push_turns()
-    local first = redis.call('ZRANGE', look_times, 0, 0, 'WITHSCORES')
-    return first[2] and math.max(0, math.min(tonumber(first[2]) - now, pause)) or -1
   end
 
   return {ask = ask, hold_key = hold_key, begin = begin, leave = leave, look = look, take_out = take_out, close = close}

@@ -5,12 +5,13 @@
 -- Returns 1, or 0 if the claim was lost, the record is damaged or the call must not be run again, such as an event that
 -- has its result.
 -- It keeps its permits for the next claim, for a lease; a run that has started counts for its rates.
--- ttl.lua, former.lua, failures.lua, permits.lua and queueing.lua are put before this.
+-- ttl.lua, numbers.lua, former.lua, failures.lua, permits.lua and queueing.lua are put before this.
 -- The same token again (the answer was lost) gets the same answer while the call is queued.
 local record = redis.pcall('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status',
-  'attempt', 'claimedAt', 'worker', 'permits', 'deaths')
+  'attempt', 'claimedAt', 'worker', 'permits', 'deaths', 'deadline')
 if record[5] == ARGV[2] and record[6] == 'queued' then return 1 end
 if record[1] ~= ARGV[2] or record[4] or record[6] ~= 'running' then return 0 end
+if not can_run_again(record[12], record[7]) then return 0 end
 if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
 local time = redis.call('TIME')

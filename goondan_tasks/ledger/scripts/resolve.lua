@@ -24,7 +24,9 @@ local completion = ARGV[2] .. ' ' .. ARGV[4]
 if status == 'done' or status == 'dead' or record[6] then return {'closed'} end
 if record[7] and record[7] ~= completion then return {'closed'} end
 if status ~= 'pending' then
-  if is_decision or ((status == 'queued' or status == 'scheduled') and number_in(record[2], 0) == 0) then return {'other', status} end
+  -- a call that waits for a retry has no run whose completion this could be: its next run would drop it if it fails, too
+  local has_no_run = status == 'scheduled' or (status == 'queued' and number_in(record[2], 0) == 0)
+  if is_decision or has_no_run then return {'other', status} end
   redis.call('HSET', KEYS[1], 'completion', completion)
   -- so that the callback token is still valid, for a repeated completion, after the run
   if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[6]) end

@@ -46,8 +46,8 @@ local function admit_next(agent, box)
   if status == 'queued' then release_event(ns, following, queue, queue .. '.bell') end
 end
 
--- Take a call that has ended, or whose record is damaged, out of the lists of calls that run or wait. Its agent is not
--- known.
+-- Take a call that has ended, or whose record is damaged or gone, out of the lists of calls that run or wait. Its agent is
+-- not known.
 local function take_out_of_lists(id)
   local agents = redis.pcall('HKEYS', ns .. 'agents')
   for _, agent in ipairs(agents) do
@@ -92,7 +92,7 @@ local function take(id)
     if status and status ~= 'done' and status ~= 'dead' or not status and redis.call('EXISTS', key) == 1 then
       error('its status is not known')
     end
-    if status then drop_ended(id, key, record[20]) end
+    if status then drop_ended(id, key, record[20]) else take_out_of_lists(id) end
     redis.call('ZREM', KEYS[1], id)
     return nil
   end

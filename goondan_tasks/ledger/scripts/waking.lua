@@ -19,12 +19,10 @@ local function wake(ns, due, id, now)
     if not put_in_mailbox(ns, box, id, now, ttl) then return false end
   end
   leave_schedule(ns, id, queue)
-  redis.call('LPUSH', queue, record[2])
+  redis.call(attempt == 0 and 'LPUSH' or 'RPUSH', queue, record[2]) -- the next run of a call goes to the front
   if redis.pcall('LLEN', wake_up) == 0 then redis.call('LPUSH', wake_up, '1') end
-  local queued = {'status', 'queued'}
   -- a call that has run before keeps its place among those that wait for a limit
-  if attempt == 0 then queued[3], queued[4] = 'queuedAt', now end
-  redis.call('HSET', key, unpack(queued))
+  redis.call('HSET', key, 'status', 'queued', attempt == 0 and 'queuedAt' or 'releasedAt', now)
   redis.call('ZADD', due, deadline, id)
   forget_schedule(ns, id)
   return true

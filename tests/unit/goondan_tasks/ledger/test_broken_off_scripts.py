@@ -93,7 +93,7 @@ def test_result_is_stored_though_the_deadlines_are_damaged(ledger: Ledger, redis
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     overwrite(redis, ledger.keys.due)
-    assert ledger.finish(claim, claim.run.ok(1, None)).run(redis).stored is Stored.YES
+    assert ledger.finish(claim, claim.run.ok(1, None)).run(redis) is Stored.YES
 
 
 def test_message_of_a_damaged_event_admits_the_next(redis: Redis) -> None:
@@ -119,7 +119,7 @@ def test_next_event_is_admitted_though_its_answer_cannot_be_sent(redis: Redis) -
     overwrite(redis, "agent.planner.events")
     result = claim.run.ok(None, 0.0)
     answer = post.reaper.answer(claim, result)
-    assert post.ledger.finish(claim, result, answer).run(redis).stored is Stored.YES
+    assert post.ledger.finish(claim, result, answer).run(redis) is Stored.YES
     assert post.messages() == ["e1"]
     assert redis.llen(QUEUE) == 1
 
@@ -152,7 +152,7 @@ def test_result_stays_when_the_claim_of_its_run_is_ended_later(ledger: Ledger, r
     claim = claimed(ledger, a_call())
     stored = serializer.encode(claim.run.ok("first", None).to_wire())
     redis.hset(ledger.keys.call(call_id), mapping={"status": "done", "outcome": "ok", "result": stored})
-    assert ledger.finish(claim, claim.run.ok("second", None)).run(redis).stored is Stored.YES
+    assert ledger.finish(claim, claim.run.ok("second", None)).run(redis) is Stored.YES
     result = ledger.result(call_id)
     assert result is not None
     assert result.output == "first"
@@ -232,7 +232,7 @@ def end_with_an_answer(post: Post, damaged: str) -> Submission:
     result = claim.run.ok(None, 0.0)
     answer = post.reaper.answer(claim, result)
     assert answer is not None
-    assert post.ledger.finish(claim, result, answer).run(post.redis).stored is Stored.YES
+    assert post.ledger.finish(claim, result, answer).run(post.redis) is Stored.YES
     return answer
 
 

@@ -48,7 +48,7 @@ def test_a_queued_call_whose_canceller_dies_ends_as_cancelled(ledger: Ledger, ha
     assert lost is not None
     assert claimed(ledger, a_call()).verdict is Verdict.HELD
     assert swept(ledger).verdict is Verdict.CANCELLED
-    assert ledger.finish(lost, lost.run.ok(1, None)).run(ledger.redis).stored is Stored.LOST
+    assert ledger.finish(lost, lost.run.ok(1, None)).run(ledger.redis) is Stored.LOST
 
 
 def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, reaper: Reaper) -> None:
@@ -61,9 +61,9 @@ def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, reap
     assert ledger.cancel(call_id, "producer").run(ledger.redis) is None
     assert ledger.cancelled_ids([call_id, "another"]).run(ledger.redis) == {call_id}
     result = claim.run.ok({"x": 1}, 1_790_000_000_000.0)
-    assert ledger.finish(claim, result).run(ledger.redis).stored is Stored.CANCELLED
+    assert ledger.finish(claim, result).run(ledger.redis) is Stored.CANCELLED
     assert ledger.result(call_id) is None
-    assert ledger.finish(claim, reaper.cancelled(result)).run(ledger.redis).stored is Stored.YES
+    assert ledger.finish(claim, reaper.cancelled(result)).run(ledger.redis) is Stored.YES
     stored = ledger.result(call_id)
     assert stored is not None
     assert (stored.status, stored.output, stored.meta) == ("error", None, result.meta)

@@ -11,7 +11,6 @@ from goondan_tasks.contract.events import TOOL_OF_TASK, mailbox_of
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
@@ -53,8 +52,8 @@ def test_the_first_of_a_mailbox_is_claimed_with_its_message(redis: Redis, ledger
     assert (job.verdict, job.claim.run.call) == (Verdict.RUN, event)
     assert (job.agent, job.classify(), job.is_plain) == ("coder", True, False)
     assert redis.hget(ledger.keys.call(job.id), "maxAttempts") == b"7"
-    finished: Finished = ledger.finish(job.claim, job.claim.run.ok(None, 0.0)).run(redis)
-    assert finished.stored is Stored.YES
+    finished: Stored = ledger.finish(job.claim, job.claim.run.ok(None, 0.0)).run(redis)
+    assert finished is Stored.YES
 
 
 def test_the_next_one_of_a_mailbox_is_left_until_the_first_has_ended(redis: Redis, ledger: Ledger) -> None:

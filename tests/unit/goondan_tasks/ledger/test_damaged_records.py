@@ -100,7 +100,7 @@ def test_call_is_claimed_and_ends_though_a_list_of_its_agent_is_damaged(
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     assert redis.zscore(ledger.keys.due, claim.run.id) is not None
-    assert ledger.finish(claim, claim.run.ok(1, None)).run(redis).stored is Stored.YES
+    assert ledger.finish(claim, claim.run.ok(1, None)).run(redis) is Stored.YES
     assert record_of(ledger, a_call()).status == "done"
 
 
@@ -253,11 +253,12 @@ def test_operation_on_a_damaged_record_finds_no_call(
     "operation",
     [
         lambda ledger, claim: ledger.progress(claim.run.id, claim.token, b"1"),
-        lambda ledger, claim: ledger.retry(claim, pause_ms=1, begun_at=1, code="E_TOOL"),
+        lambda ledger, claim: ledger.emit(claim.run.id, claim.token, claim.run.id, b"[]"),
+        lambda ledger, claim: ledger.retry(claim, pause_ms=1, begun_at=1, code="E_TOOL", message=b"again"),
         lambda ledger, claim: ledger.release(claim, died=False),
         lambda ledger, claim: ledger.replayed(claim.run.id, "by", 1),
     ],
-    ids=["progress", "retry", "release", "replayed"],
+    ids=["progress", "emit", "retry", "release", "replayed"],
 )
 def test_operation_of_a_holder_on_a_damaged_record_changes_nothing(
     ledger: Ledger, redis: Redis, operation: Callable[[Ledger, Claim], ScriptCall[Any]]
@@ -284,6 +285,15 @@ def test_readers_leave_a_damaged_record_out_and_log_its_key(
     assert ledger.keys.call(ids[1]) in caplog.text
     with pytest.raises(ValueError, match="WRONGTYPE"):
         ledger.result(ids[1])
+
+
+@pytest.mark.parametrize(("field", "text"), [("status", "asleep"), ("status", ""), ("outcome", "maybe")])
+def test_record_with_a_state_that_no_call_has_is_unreadable(
+    ledger: Ledger, redis: Redis, three: list[ToolCall], field: str, text: str
+) -> None:
+    redis.hset(ledger.keys.call(identity_of(three[1])), field, text)
+    records = ledger.records([identity_of(call) for call in three])
+    assert [one is None for one in records] == [False, True, False]
 
 
 def test_queues_of_other_agents_are_shown_beside_damaged_lists(ledger: Ledger, redis: Redis) -> None:

@@ -40,10 +40,8 @@ def end(ledger: Ledger, turn: str, *, verdict: Verdict = Verdict.POISONED, agent
     wire = serializer.encode(call.to_wire())
     ledger.submit_all([Submission(call_id, call, wire, digest_of(call, b"{}"), b"m")], "p")
     claim = ledger.claim(ClaimRequest(call_id, call, "w", ClaimTerms())).run(ledger.redis)
-    assert (
-        ledger.finish(dataclasses.replace(claim, verdict=verdict), claim.run.ok(None, None))
-        .run(ledger.redis)
-        .stored
+    assert ledger.finish(dataclasses.replace(claim, verdict=verdict), claim.run.ok(None, None)).run(
+        ledger.redis
     )
     return call_id
 

@@ -15,13 +15,10 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
 from tests.unit.goondan_tasks.ledger.calls import (
-    AGAIN,
     a_call,
     an_event,
-    claimed,
     record_of,
     submission,
-    submit,
 )
 from tests.unit.goondan_tasks.ledger.test_mailboxes import Post
 from tests.waiting import wait_until
@@ -158,23 +155,6 @@ def test_an_event_past_its_limit_releases_its_mailbox_when_its_held_process_dies
     wait_until(lambda: post.reaper.sweep("sweeper"))
 
     assert post.claim_event(events[1]).verdict is Verdict.RUN
-
-
-def test_a_call_that_waits_for_another_run_has_no_limit_in_a_held_process(
-    hasty: Ledger, redis: Redis
-) -> None:
-    call = a_call(timeout_seconds=HELD)
-    submit(hasty, call)
-    claim = claimed(hasty, call, AGAIN)
-    hasty.start([claim.id_and_token]).run(redis)
-    hasty.retry(claim, pause_ms=100, begun_at=time.time() * 1000, code="E_TOOL").run(redis)
-
-    assert hasty.keep_leases(this_process().id, HELD).run(redis) == 1
-
-    hasty.release(claim, died=False, message=b"again").run(redis)
-    again = claimed(hasty, call, AGAIN)
-    hasty.start([again.id_and_token]).run(redis)
-    assert hasty.keep_leases(this_process().id, HELD).run(redis) == 0
 
 
 def test_a_run_past_its_limit_is_no_death_for_the_sweep_after_a_lost_one(hasty: Ledger, redis: Redis) -> None:

@@ -86,8 +86,8 @@ def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> 
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
     assert Stored(ledger.start([claim.id_and_token]).run(ledger.redis)[0]) is Stored.YES
     result = claim.run.ok({"x": None}, claim.run.clock())
-    assert ledger.finish(claim, result).run(ledger.redis).stored is Stored.YES
-    assert ledger.finish(claim, result).run(ledger.redis).stored is Stored.LOST
+    assert ledger.finish(claim, result).run(ledger.redis) is Stored.YES
+    assert ledger.finish(claim, result).run(ledger.redis) is Stored.LOST
     assert ledger.result(call_id) == result
     record = ledger.record(call_id)
     assert record is not None
@@ -101,7 +101,7 @@ def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> Non
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
     stale = dataclasses.replace(claim, token="another")
     assert Stored(ledger.start([stale.id_and_token]).run(ledger.redis)[0]) is Stored.LOST
-    assert not ledger.finish(stale, claim.run.ok(1, None)).run(ledger.redis).stored
+    assert not ledger.finish(stale, claim.run.ok(1, None)).run(ledger.redis)
     assert ledger.renew([stale.id_and_token]).run(ledger.redis) == {call_id}
     assert ledger.renew([claim.id_and_token]).run(ledger.redis) == set()
 
@@ -177,7 +177,7 @@ def test_a_swept_call_is_queued_again_with_a_message(ledger: Ledger, hasty: Ledg
     lost = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN)).run(hasty.redis)
     assert ledger.release(swept(ledger), died=True, message=b"again").run(ledger.redis)
     assert redis.lrange("agent.coder", 0, -1) == [b"again"]
-    assert not hasty.finish(lost, lost.run.ok(1, None)).run(hasty.redis).stored
+    assert not hasty.finish(lost, lost.run.ok(1, None)).run(hasty.redis)
     assert ledger.claim(ClaimRequest(call_id, call, "w2", AGAIN)).run(ledger.redis).run.attempt == 2
 
 
@@ -257,7 +257,7 @@ def test_an_event_whose_handler_outlasts_its_result_is_spared_again(
     redis.delete(ledger.keys.swept)
     assert ledger.sweep("sweeper").run(ledger.redis) == []
 
-    assert hasty.finish(claim, claim.run.ok(1, None), still_runs=True).run(hasty.redis).stored
+    assert hasty.finish(claim, claim.run.ok(1, None), still_runs=True).run(hasty.redis)
     wait_until(lambda: (redis.zscore(ledger.keys.due, event.id) or 0) < time.time() * 1000)
     redis.delete(ledger.keys.swept)
 
@@ -272,10 +272,10 @@ def test_an_event_that_has_its_result_is_neither_started_nor_given_back(ledger: 
     claim = ledger.claim_event(request, event.message, is_handled_here=True).run(redis)
     ledger.start([claim.id_and_token]).run(redis)
     # its worker could do nothing for longer than its limit, and a sweep has ended it
-    assert ledger.finish(claim, claim.run.ok(1, None), still_runs=True).run(redis).stored
+    assert ledger.finish(claim, claim.run.ok(1, None), still_runs=True).run(redis)
 
     assert not ledger.release(claim, died=False, message=event.message, is_untouched=True).run(redis)
-    assert ledger.retry(claim, pause_ms=1, begun_at=0, code="E_TOOL").run(redis) == 0
+    assert ledger.retry(claim, pause_ms=1, begun_at=0, code="E_TOOL", message=b"again").run(redis) == 0
     assert ledger.start([claim.id_and_token]).run(redis) == [Stored.LOST]
 
     record = ledger.record(event.id)
@@ -291,7 +291,7 @@ def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
     ledger.start([claim.id_and_token]).run(ledger.redis)
     assert not ledger.release(claim, died=False).run(ledger.redis)
-    assert ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis).stored
+    assert ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
 
 
 def test_a_claim_asked_for_again_is_the_same_claim(ledger: Ledger) -> None:

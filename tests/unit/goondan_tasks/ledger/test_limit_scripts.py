@@ -18,11 +18,11 @@ from goondan_tasks.contract.messages import ToolCall, iso_time
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.fleet.pauses import Pauses, pause_name
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.limiter import LimitAnswer, Limits, LimitScripts
+from goondan_tasks.ledger.limiter import LimitAnswer, Limiter, Limits, LimitScripts
 from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.ledger.timer import WAKE_SECONDS, Timer
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"
@@ -33,6 +33,7 @@ RATE = "rate 2 1500 - rate:notes"
 #: a little less than the deadline of a call leaves it, so that the next one may wait
 HOURLY = "rate 1 3500000 - h"
 TWO_AN_HOUR = "rate 2 3500000 - h"
+TOKENS = "tokens 20 60000 - tokens:small"
 SLOW_RATE = "rate 1 7200000 - rate:notes"
 
 
@@ -99,7 +100,7 @@ class Door:
         assert self.admit(call, call_limits).word == "wait"
         return call
 
-    def end(self, call: ToolCall, code: str | None = None) -> Finished:
+    def end(self, call: ToolCall, code: str | None = None) -> Stored:
         """End a call that was claimed, well or with an error."""
         claim = self.claims[call.turn_id]
         result = claim.run.ok("found", None)
@@ -111,8 +112,13 @@ class Door:
     def retry(self, call: ToolCall) -> bool:
         """Let a call whose run has failed pause before another one."""
         claim = self.claims[call.turn_id]
-        retry = self.ledger.retry(claim, pause_ms=1, begun_at=claim.run.clock(), code="E_TOOL")
+        message, begun_at = call.turn_id.encode(), claim.run.clock()
+        retry = self.ledger.retry(claim, pause_ms=0, begun_at=begun_at, code="E_TOOL", message=message)
         return bool(retry.run(self.redis))
+
+    def wake(self) -> None:
+        """Queue the calls whose pauses are over."""
+        Timer(self.ledger).wake().run(self.redis)
 
     def hold(self, call: ToolCall) -> None:
         """Let a call that was claimed wait for an approval."""
@@ -122,8 +128,10 @@ class Door:
         )
         self.ledger.suspend(claim, held).run(self.redis)
 
-    def look(self) -> int | None:
-        return self.script_calls.look().run(self.redis)
+    def look(self) -> bool:
+        """Check the wait queues that are due; return whether calls still wait."""
+        Timer(self.ledger).wake().run(self.redis)
+        return bool(self.redis.exists(self.ledger.keys.limits))
 
     def queue(self) -> list[str]:
         """Return the turns that were given, the next one first."""
@@ -233,10 +241,9 @@ def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -
     call = door.submit("t3")
     answer = door.admit(call, RATE)
     assert answer.word == "wait"
-    assert answer.look_in is not None
-    assert 0 < answer.look_in <= 1_500
+    assert 0 < Timer(door.ledger).wake().run(door.redis).seconds <= WAKE_SECONDS
     assert door.queue() == []
-    wait_until(lambda: door.look() is None)
+    wait_until(lambda: not door.look())
     assert door.queue() == ["t3"]
     assert door.admit(call, RATE).word == "go"
 
@@ -255,8 +262,6 @@ def test_a_rate_counts_from_the_start_of_a_handler_not_from_its_admission(door: 
         door.begin(call, RATE)  # sent twice, it counts once
     answer = door.admit(waiting, RATE)
     assert answer.word == "wait"
-    assert answer.look_in is not None
-    assert 0 < answer.look_in <= 1_500
     wait_until(lambda: door.admit(waiting, RATE).word == "go")
 
 
@@ -266,7 +271,7 @@ def test_each_run_of_a_call_that_is_tried_again_counts_for_a_rate(door: Door, re
     door.claim(failed)
     door.begin(failed, HOURLY)
     assert door.retry(failed)
-    assert door.ledger.release(door.claims["t1"], died=False).run(redis)
+    door.wake()
     assert door.admit(failed, HOURLY).word in ("wait", "late")
 
 
@@ -318,7 +323,7 @@ def test_a_reservation_whose_worker_has_died_is_free_after_a_lease(redis: Redis)
     dead = door.submit("t1")
     assert door.admit(dead, HOURLY).word == "go"
     door.wait("t2", HOURLY)
-    wait_until(lambda: door.look() is None)
+    wait_until(lambda: not door.look())
     assert door.queue() == ["t2"]
 
 
@@ -336,7 +341,7 @@ def test_a_turn_that_was_not_taken_up_in_time_counts_again_when_it_is(door: Door
     for turn in ("r1", "r2"):
         door.run(turn, RATE)
     calls = [door.wait(turn, RATE) for turn in ("t1", "t2", "t3", "t4")]
-    wait_until(lambda: door.look() is None)
+    wait_until(lambda: not door.look())
     assert door.queue() == ["t1", "t2", "t3", "t4"]
     words = [door.admit(call, RATE).word for call in calls]
     assert words.count("go") == 2
@@ -389,7 +394,7 @@ def test_a_permit_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis:
     running = door.run("r", ONE)
     door.wait("t1", ONE)
     redis.hset(door.ledger.keys.call(identity_of(running)), "status", "done")
-    wait_until(lambda: door.look() is None)
+    wait_until(lambda: not door.look())
     assert door.queue() == ["t1"]
 
 
@@ -398,7 +403,7 @@ def test_permit_that_is_not_claimed_within_a_lease_is_free_again(redis: Redis) -
     never_claimed = door.submit("r")
     assert door.admit(never_claimed, ONE).word == "go"
     following = door.wait("t1", ONE)
-    wait_until(lambda: door.look() is None)
+    wait_until(lambda: not door.look())
     assert door.queue() == ["t1"]
     patient = Door(redis)
     assert patient.admit(following, ONE).word == "go"
@@ -414,10 +419,24 @@ def test_a_call_that_pauses_before_its_next_run_leaves_its_permit_to_the_next(
     assert door.queue() == ["t1"]
     assert door.admit(following, ONE).word == "go"
     door.claim(following)
-    assert door.ledger.release(door.claims["r"], died=False).run(door.ledger.redis)
+    door.wake()
+    assert door.queue() == ["r", "t1"]
     assert door.admit(paused, ONE).word == "wait"
     door.end(following)
-    assert door.queue() == ["t1", "r"]
+    assert door.queue() == ["r", "r", "t1"]
+
+
+def test_a_call_waits_for_the_one_with_its_key_that_pauses_before_its_next_run(door: Door) -> None:
+    failed = door.run("r", key())
+    following = door.wait("t1", key())
+    assert door.retry(failed)
+    assert door.queue() == []
+    assert door.admit(following, key()).word == "wait"
+    door.wake()
+    assert door.admit(failed, key()).word == "go"
+    door.claim(failed)
+    door.end(failed)
+    assert door.admit(following, key()).word == "share"
 
 
 def test_a_call_that_is_given_back_keeps_its_permit_until_another_worker_can_have_met_it(
@@ -432,7 +451,7 @@ def test_a_call_that_is_given_back_keeps_its_permit_until_another_worker_can_hav
     redis.zadd(door.ledger.keys.limits, {limit: 1})
     door.look()
     assert door.queue() == ["r"]
-    wait_until(lambda: door.look() is None)
+    wait_until(lambda: not door.look())
     assert door.queue() == ["t1", "r"]
 
 
@@ -441,7 +460,7 @@ def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_m
     running = door.run("r", ONE)
     calls = [door.wait(turn, ONE) for turn in ("t1", "t2", "t3")]
     door.end(running)
-    wait_until(lambda: door.look() is None)
+    wait_until(lambda: not door.look())
     assert door.queue() == ["t1", "t2", "t3"]
     patient = Door(redis)
     assert [patient.admit(call, ONE).word for call in calls] == ["go", "wait", "wait"]
@@ -656,7 +675,7 @@ def test_permit_of_a_call_that_ends_is_released_beside_a_damaged_limit(door: Doo
     holder = door.run("holder", both)
     door.wait("next", ONE)
     redis.set("goondan:holders:serial:notes@a", "overwritten")
-    assert door.end(holder).stored is Stored.YES
+    assert door.end(holder) is Stored.YES
     assert door.queue() == ["next"]
 
 
@@ -709,7 +728,7 @@ def test_calls_of_a_resumed_tool_reach_the_queue_in_order_in_parts(redis: Redis)
     assert pauses.resume("coder", "notes__find")
     taken: list[bytes] = []
     while len(taken) < len(messages):
-        door.script_calls.look().run(redis)
+        door.look()
         waiting = redis.llen(QUEUE)
         assert 0 < waiting <= 200
         redis.zadd("goondan:limits", {limit.rpartition(" ")[2]: 0}, xx=True)
@@ -729,3 +748,56 @@ def test_calls_pass_as_soon_as_their_tool_is_resumed(redis: Redis) -> None:
 
     assert door.admit(earlier, limit, b" 1").word == "go"
     assert door.admit(door.submit("t2"), limit, b" 2").word == "go"
+
+
+def use_tokens(redis: Redis, tokens: int | str, *, slots_ago: int = 0) -> None:
+    """Count tokens, as workers do after an answer of a Model."""
+    redis.hset(Keys().tokens("small"), str(int(time.time()) // 10 - slots_ago), tokens)
+
+
+def test_requests_wait_while_the_tokens_of_the_last_minute_reach_the_limit(door: Door, redis: Redis) -> None:
+    use_tokens(redis, 12)
+    use_tokens(redis, 7, slots_ago=3)
+    use_tokens(redis, 100, slots_ago=7)
+    first = door.run("r", TOKENS)
+    use_tokens(redis, 8, slots_ago=3)
+    second, third = door.wait("t1", TOKENS), door.wait("t2", TOKENS)
+    assert door.look()
+    door.end(first)
+    assert door.queue() == []
+    redis.delete(Keys().tokens("small"))
+    assert door.admit(third, TOKENS).word == "wait", "the second waits for longer"
+    wait_until(lambda: not door.look())
+    assert door.queue() == ["t1", "t2"]
+    assert door.admit(second, TOKENS).word == "go"
+    assert not redis.exists(Keys().holders("tokens:small"))
+
+
+def test_it_is_known_when_the_tokens_count_no_more(door: Door, redis: Redis) -> None:
+    use_tokens(redis, 5)
+    use_tokens(redis, 15, slots_ago=2)  # without these, the limit is not reached: in 30 to 40 s
+    now = time.time() * 1000
+    for seconds, word in ((25, "late"), (45, "wait")):
+        call = door.submit(f"t{seconds}", deadline=iso_time(now + seconds * 1000))
+        assert door.admit(call, TOKENS).word == word
+
+
+@pytest.mark.parametrize("damage", ["many", "nan", "-50", "1e12", None])
+def test_tokens_that_another_program_has_written_count_as_none(
+    door: Door, redis: Redis, damage: str | None
+) -> None:
+    if damage is None:
+        redis.set(Keys().tokens("small"), "overwritten")
+    else:
+        use_tokens(redis, damage)
+    assert door.admit(door.submit("t1"), TOKENS).word == "go"
+
+
+def test_a_request_that_waited_too_long_for_tokens_says_when_to_retry(door: Door, redis: Redis) -> None:
+    use_tokens(redis, 20)
+    waiting = door.wait("t1", TOKENS)
+    limiter = Limiter(door.ledger)
+    request = ClaimRequest(identity_of(waiting), waiting, "w1", ClaimTerms())
+    error = limiter.too_late(request.claim((b"limited", 0, 0, 0)))
+    assert "Model 'small' is limited to 20 tokens a minute" in error.message
+    assert "Retry in 60.0 s" in error.message

@@ -66,6 +66,13 @@ def test_the_error_names_the_limit_and_when_to_retry(
     assert error.message.endswith("Z.")
 
 
+def test_the_error_names_no_limit_if_the_record_has_none_that_can_be_read(redis: Redis) -> None:
+    redis.hset("goondan:call:id-2", "waiting", b"\xff\xfe\x00")
+    error = Limiter(Ledger(redis, Settings())).too_late(a_claim(""))
+    assert error.code == "E_LIMIT"
+    error.message.encode()
+
+
 def test_a_shared_result_is_the_calls_own_in_everything_but_the_outcome() -> None:
     other = Run("id-1", CALL.model_copy(update={"tool_call_id": "call_1"}), "w2", 1, 0, lambda: 9.0)
     result = shared(a_claim("id-1"), other.ok({"found": 1}, 3.0, output_file="a/b"))

@@ -20,6 +20,7 @@ from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Outcome, Verdict
+from goondan_tasks.ledger.timer import Timer
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit, swept
 
 HOUR = 3_600.0
@@ -287,10 +288,10 @@ def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_
     first = begun(ledger, a_call(), idempotent=True)
     call_id, old = first.run.id, callback_token(first.run.id, first.token)
     completions.complete_with_token(call_id, old, Outcome("of the run that fails"))
-    ledger.retry(first, pause_ms=1, begun_at=1.0, code="E_TOOL").run(ledger.redis)
+    ledger.retry(first, pause_ms=1, begun_at=1.0, code="E_TOOL", message=b"again").run(ledger.redis)
     with pytest.raises(CallNotFoundError):
         completions.complete_with_token(call_id, old, Outcome("in the pause"))
-    ledger.release(first, died=False, message=b"again").run(ledger.redis)
+    Timer(ledger).run_now(call_id).run(ledger.redis)
     second = claimed(ledger, a_call(), AGAIN)
     with pytest.raises(CallNotFoundError):
         completions.complete_with_token(call_id, old, Outcome("of the run that has failed"))
@@ -298,6 +299,16 @@ def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_
     completion = suspend(ledger, second)
     assert isinstance(completion, bytes)
     assert Outcome.of(completion) == Outcome("good")
+
+
+def test_a_call_that_waits_for_a_retry_has_nothing_to_complete(
+    ledger: Ledger, completions: Completions
+) -> None:
+    first = begun(ledger, a_call(), idempotent=True)
+    ledger.retry(first, pause_ms=1, begun_at=1.0, code="E_TOOL", message=b"again").run(ledger.redis)
+
+    with pytest.raises(CallNotPendingError, match="its time has not come"):
+        completions.complete(first.run.id, Outcome("in the pause"), "me")
 
 
 def test_a_call_that_was_held_is_completed_by_the_callback_of_its_run_alone(

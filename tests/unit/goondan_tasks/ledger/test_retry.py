@@ -6,29 +6,105 @@ import pytest
 from redis import Redis
 
 from broker_config.settings import Settings
+from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.reaper import Reaper
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit, swept
 
 
-def grants(ledger: Ledger, claim: Claim, pause_ms: int = 100) -> bool:
+def grants(ledger: Ledger, claim: Claim, pause_ms: int = 0) -> bool:
     """Ask for one more run."""
-    script_call = ledger.retry(claim, pause_ms=pause_ms, begun_at=1_790_000_000_000.0, code="E_TOOL")
+    script_call = ledger.retry(
+        claim, pause_ms=pause_ms, begun_at=1_790_000_000_000.0, code="E_TOOL", message=b"again"
+    )
     return bool(script_call.run(ledger.redis))
 
 
-def test_the_next_claim_knows_of_the_runs_before(ledger: Ledger) -> None:
-    call = a_call()
+@pytest.fixture
+def reaper(ledger: Ledger) -> Reaper:
+    return Reaper(ledger, "https://help/")
+
+
+def failed(ledger: Ledger, call: ToolCall, terms: ClaimTerms = AGAIN) -> Claim:
+    """Submit a call, claim it and let its run begin."""
     submit(ledger, call)
-    first = claimed(ledger, call, AGAIN)
-    ledger.start([first.id_and_token]).run(ledger.redis)
+    claim = claimed(ledger, call, terms)
+    ledger.start([claim.id_and_token]).run(ledger.redis)
+    return claim
+
+
+def test_a_retry_holds_no_claim_and_waits_as_a_scheduled_call(ledger: Ledger, redis: Redis) -> None:
+    call = a_call()
+    claim = failed(ledger, call)
+    before = claim.run.clock()
+    assert grants(ledger, claim, 20_000)
+    record, keys = record_of(ledger, call), ledger.keys
+    assert (record.status, record.attempt, record.retries, record.worker) == ("scheduled", 1, 1, None)
+    assert before + 19_000 < (record.not_before or 0) < claim.run.clock() + 21_000
+    assert record.not_before == redis.zscore(keys.due, claim.run.id)
+    assert record.not_before == redis.zscore(keys.scheduled("coder"), claim.run.id)
+    assert redis.zscore(keys.running("coder"), claim.run.id) is None
+    assert ledger.renew([claim.id_and_token]).run(redis) == {claim.run.id}
+    assert "scheduled, in" in record.state_text(claim.run.clock())
+    assert record.state_text(claim.run.clock()).endswith("after attempt 1")
+
+
+def test_the_next_claim_knows_of_the_runs_before(ledger: Ledger, reaper: Reaper) -> None:
+    call = a_call()
+    first = failed(ledger, call)
     assert (first.run.retries, first.run.begun_at) == (0, None)
     assert grants(ledger, first)
     assert grants(ledger, first), "asked twice, because the answer was lost"
-    assert ledger.release(first, died=False, message=b"again").run(ledger.redis)
+    assert reaper.wake().queued == 1
+    assert grants(ledger, first), "asked again after the pause"
     second = claimed(ledger, call, AGAIN)
     assert (second.run.attempt, second.run.retries, second.run.begun_at) == (2, 1, 1_790_000_000_000.0)
+
+
+def test_the_next_run_goes_to_the_front_of_the_queue_with_its_deadline(
+    ledger: Ledger, reaper: Reaper, redis: Redis
+) -> None:
+    call = a_call()
+    claim = failed(ledger, call)
+    record = record_of(ledger, call)
+    assert grants(ledger, claim, 30_000)
+    submit(ledger, a_call(tool_call_id="another"))
+    reaper.run_now(claim.run.id)
+    assert redis.lindex("agent.coder", -1) == b"again"
+    queued = record_of(ledger, call)
+    assert (queued.status, queued.queued_at) == ("queued", record.queued_at)
+    assert queued.deadline == record.deadline == redis.zscore(ledger.keys.due, claim.run.id)
+    assert not redis.hexists(ledger.keys.call(claim.run.id), "message")
+
+
+def test_a_retry_that_is_past_its_deadline_when_it_is_woken_is_not_run(ledger: Ledger, redis: Redis) -> None:
+    call = a_call()
+    claim = failed(ledger, call)
+    assert grants(ledger, claim)
+    redis.hset(ledger.keys.call(claim.run.id), "deadline", 1)
+    late = swept(ledger)
+    assert (late.verdict, late.run.attempt) == (Verdict.EXPIRED, 1)
+
+
+def test_a_retry_that_waits_is_cancelled_at_once(ledger: Ledger, reaper: Reaper, redis: Redis) -> None:
+    call = a_call()
+    claim = failed(ledger, call)
+    assert grants(ledger, claim, 30_000)
+    reaper.cancel(claim.run.id, "operator")
+    error = record_of(ledger, call).error
+    assert error is not None
+    assert error.code == "E_TOOL_CANCELLED"
+    assert redis.zcard(ledger.keys.scheduled("coder")) == 0
+    assert redis.zscore(ledger.keys.due, claim.run.id) is None
+    assert ledger.finish(claim, claim.run.ok(1, None)).run(redis) is Stored.LOST
+
+
+def test_a_second_message_of_a_retry_that_waits_is_dropped(ledger: Ledger) -> None:
+    call = a_call()
+    assert grants(ledger, failed(ledger, call), 30_000)
+    assert claimed(ledger, call, AGAIN).verdict is Verdict.HELD
 
 
 @pytest.mark.parametrize("died", [False, True])
@@ -42,22 +118,32 @@ def test_another_message_of_a_call_that_is_run_again_runs_the_same(ledger: Ledge
     assert claimed(ledger, forged, AGAIN).run.call == call
 
 
-def test_a_granted_run_begins_though_the_claim_did_not_know_the_tool(ledger: Ledger) -> None:
+def test_a_granted_run_begins_though_the_claim_did_not_know_the_tool(ledger: Ledger, reaper: Reaper) -> None:
     call = a_call()
-    submit(ledger, call)
-    claim = claimed(ledger, call, ONCE)
-    ledger.start([claim.id_and_token]).run(ledger.redis)
-    assert grants(ledger, claim)
-    assert ledger.release(claim, died=False, message=b"again").run(ledger.redis)
+    assert grants(ledger, failed(ledger, call, ONCE))
+    assert reaper.wake().queued == 1
     assert claimed(ledger, call, AGAIN).verdict is Verdict.RUN
 
 
 def test_no_run_is_granted_beyond_the_deadline(ledger: Ledger) -> None:
-    call = a_call()
-    submit(ledger, call)
-    claim = claimed(ledger, call, AGAIN)
+    claim = failed(ledger, a_call())
     assert not grants(ledger, claim, 61_000)
     assert grants(ledger, claim, 50_000)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("deadline", "nan"), ("deadline", "inf"), ("deadline", "soon"), ("attempt", "x")]
+)
+def test_a_call_that_nobody_could_claim_again_is_not_run_again(
+    ledger: Ledger, redis: Redis, field: str, value: str
+) -> None:
+    call = a_call()
+    claim = failed(ledger, call, AGAIN)
+    redis.hset(ledger.keys.call(claim.run.id), field, value)
+    assert not grants(ledger, claim)
+    assert not ledger.release(claim, died=False, message=b"again").run(redis)
+    assert redis.lrange("agent.coder", 0, -1) == [b"message"]
+    assert ledger.finish(claim, claim.run.ok(1, None)).run(redis) is Stored.YES
 
 
 def test_no_run_is_granted_to_a_cancelled_call_or_a_lost_claim(ledger: Ledger, hasty: Ledger) -> None:
@@ -66,7 +152,6 @@ def test_no_run_is_granted_to_a_cancelled_call_or_a_lost_claim(ledger: Ledger, h
     lost = claimed(hasty, call, AGAIN)
     taken = swept(ledger)
     assert not grants(ledger, lost)
-    assert grants(ledger, taken)
     ledger.cancel(call_id, "producer").run(ledger.redis)
     assert not grants(ledger, taken)
 

@@ -1,13 +1,15 @@
 """Schedules in Redis: kept, fired once by several workers, paused, and removed with their bundle."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import fakeredis
 import pytest
 
 from broker_config.settings import Settings
-from goondan_tasks.contract.errors import RecordDamagedError
+from goondan_tasks.client.schedules import Schedules
+from goondan_tasks.contract.errors import RecordDamagedError, ScheduleNotFoundError
 from goondan_tasks.contract.messages import ToolCallError
 from goondan_tasks.contract.schedules import Schedule
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -224,6 +226,39 @@ def test_the_list_has_the_last_run_and_its_error(station: Station) -> None:
     assert state.last_id != fired.call_id
 
 
+def test_the_list_knows_at_once_that_a_run_has_ended_and_how(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    runs = [station.store.outside_slots(one) for _ in range(3)]
+    for at, run in enumerate(runs, 1):
+        station.store.run(one, run, "")
+        # in a millisecond each, however fast this machine is
+        station.redis.zadd(station.ledger.keys.schedule_runs(one.full_name), {run.id: at})
+    before = station.state("w/hourly")
+
+    station.end(runs[0].id)
+    first = station.state("w/hourly")
+    station.end(runs[1].id, ToolCallError(code="E_MODEL", name="ModelError", message="no answer"))
+    second = station.state("w/hourly")
+
+    assert (before.open_runs, before.last_outcome) == (3, None)
+    assert (first.open_runs, first.last_outcome, first.last_error) == (2, "ok", None)
+    assert (second.open_runs, second.last_outcome) == (1, "error")
+    assert second.last_error == "E_MODEL: no answer"
+
+
+def test_the_list_goes_on_without_the_record_of_a_run(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1.0)
+    run = station.store.outside_slots(one)
+    station.store.run(one, run, "")
+    station.redis.delete(station.ledger.keys.call(run.id))
+
+    state = station.state("w/hourly")
+
+    assert (state.open_runs, state.last_outcome) == (0, None)
+
+
 def test_a_run_outside_the_slots_leaves_the_next_slot_and_counts_once(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
@@ -370,3 +405,34 @@ def test_a_damaged_queue_does_not_keep_other_schedules_from_their_slots(station:
     assert [(fired.schedule.name, fired.word) for fired in station.look().fired] == [("a", "fired")]
     assert station.redis.llen("agent.smith.events") == 1
     assert station.state("w/a").fired == 1
+
+
+def test_a_named_schedule_is_read_without_the_others(
+    station: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station.store.keep("w", [hourly(f"hourly-{number}") for number in range(5)], 1.0)
+    unused: Any = None
+    schedules = Schedules(station.store, unused, unused, unused, "p", nullcontext)
+    read, state_of = list[str](), station.store._state
+
+    def read_one(name: str, *rows: Any) -> ScheduleState | None:
+        read.append(name)
+        return state_of(name, *rows)
+
+    monkeypatch.setattr(station.store, "_state", read_one)
+    assert schedules.pause("hourly-3").paused
+    assert not schedules.resume("w/hourly-3").paused
+    assert set(read) == {"w/hourly-3"}
+
+
+def test_a_name_of_two_bundles_needs_the_bundle(station: Station) -> None:
+    for owner in ("v", "w"):
+        station.store.keep(owner, [hourly(owner=owner)], 1.0)
+    unused: Any = None
+    schedules = Schedules(station.store, unused, unused, unused, "p", nullcontext)
+
+    with pytest.raises(ScheduleNotFoundError, match="Several schedules are called 'hourly'") as several:
+        schedules.pause("hourly")
+    assert several.value.suggestion == "Write 'v/hourly' and 'w/hourly'."
+    with pytest.raises(ScheduleNotFoundError, match="Did you mean 'hourly'"):
+        schedules.pause("hourli")

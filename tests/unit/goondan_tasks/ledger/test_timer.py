@@ -17,6 +17,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import CallRecord, Verdict
 from goondan_tasks.ledger.submission import Submission, event_submission
+from goondan_tasks.ledger.timer import WAKE_BATCH, WAKE_SECONDS
 from tests.unit.goondan_tasks.ledger.calls import a_call, an_event, submission
 
 QUEUE, EVENTS = "agent.coder", "agent.coder.events"
@@ -80,7 +81,7 @@ def test_time_that_has_passed_is_now(ledger: Ledger) -> None:
 def test_waking_takes_nothing_before_its_time(ledger: Ledger, reaper: Reaper) -> None:
     put(ledger, submission(later(ledger, a_call())))
 
-    assert reaper.wake() == 0
+    assert reaper.wake().queued == 0
     assert reaper.sweep("w") == 0
     assert ledger.redis.llen(QUEUE) == 0
 
@@ -101,6 +102,51 @@ def test_call_is_queued_once_at_its_time(ledger: Ledger, reaper: Reaper, way: st
     assert ledger.redis.zscore(ledger.keys.due, call_id) == record.deadline
     assert ledger.redis.zcard(ledger.keys.scheduled("coder")) == 0
     assert not ledger.redis.hexists(ledger.keys.call(call_id), "message")
+
+
+def test_waking_says_when_the_next_call_is_due(ledger: Ledger, reaper: Reaper) -> None:
+    idle = reaper.wake().seconds
+    put(ledger, submission(a_call()))  # its deadline is no time to look at
+    ledger.redis.zadd(ledger.keys.due, dict.fromkeys(("q1", "q2"), redis_time(ledger.redis) + 100))
+    other = reaper.wake().seconds
+    put(ledger, submission(later(ledger, a_call(tool_call_id="soon"), 300)))
+    soon = reaper.wake().seconds
+
+    assert (idle, other) == (WAKE_SECONDS, WAKE_SECONDS)
+    assert 0 < soon <= 0.3
+
+
+def test_waking_says_when_the_next_wait_queue_is_due(ledger: Ledger, reaper: Reaper) -> None:
+    now = redis_time(ledger.redis)
+    ledger.redis.zadd(ledger.keys.limits, {"rate:notes": now + 200, "rate:other": now + 4_000})
+    assert 0 < reaper.wake().seconds <= 0.201  # whole ms; the script may read a part of one less
+
+
+def test_scheduled_calls_are_queued_while_another_program_has_overwritten_the_times_of_limits(
+    ledger: Ledger, reaper: Reaper
+) -> None:
+    ledger.redis.set(ledger.keys.limits, "overwritten")
+    come(ledger, put(ledger, submission(later(ledger, a_call()))))
+    assert reaper.wake() == (1, None, WAKE_SECONDS)
+
+
+def test_all_calls_of_one_time_are_queued_by_one_look(ledger: Ledger, reaper: Reaper) -> None:
+    calls = [later(ledger, a_call(tool_call_id=f"call_{number}")) for number in range(2 * WAKE_BATCH + 1)]
+    ids = [put(ledger, submission(call)) for call in calls]
+    for call_id in ids:
+        come(ledger, call_id)
+
+    assert reaper.wake() == (len(ids), None, WAKE_SECONDS)
+    assert ledger.redis.llen(QUEUE) == len(ids)
+
+
+def test_many_others_that_are_due_hide_no_scheduled_call(ledger: Ledger, reaper: Reaper) -> None:
+    call_id = put(ledger, submission(later(ledger, a_call())))
+    come(ledger, call_id)
+    ledger.redis.zadd(ledger.keys.due, {f"overdue-{number}": number for number in range(4_500)})
+
+    assert reaper.wake().queued == 1
+    assert record_of(ledger, call_id).status == "queued"
 
 
 def test_call_past_its_deadline_ends_as_expired(ledger: Ledger, reaper: Reaper) -> None:
@@ -191,7 +237,7 @@ def test_damaged_queue_delays_one_call_by_a_lease_and_no_other(ledger: Ledger, r
     for call_id in (stuck, other):
         come(ledger, call_id)
 
-    assert reaper.wake() == 1
+    assert reaper.wake().queued == 1
 
     assert record_of(ledger, other).status == "queued"
     assert record_of(ledger, stuck).status == "scheduled"
@@ -220,7 +266,7 @@ def test_damaged_record_leaves_no_message_with_each_attempt_to_queue_it(
     for _ in range(2):
         come(ledger, call_id)
         if way == "wake":
-            assert reaper.wake() == 0
+            assert reaper.wake().queued == 0
         elif way == "sweep":
             ledger.sweep("w").run(ledger.redis)
         else:
@@ -265,3 +311,13 @@ def test_record_lives_beyond_its_time(ledger: Ledger) -> None:
 
     for key in (ledger.keys.call(identity_of(call)), ledger.keys.due, ledger.keys.scheduled("coder")):
         assert ledger.redis.ttl(key) > 30 * 86_400
+
+
+def test_a_call_whose_record_was_deleted_counts_as_scheduled_no_more(ledger: Ledger, reaper: Reaper) -> None:
+    call_id = put(ledger, submission(later(ledger, a_call())))
+    ledger.redis.hset(ledger.keys.agents, "coder", "")
+    ledger.redis.delete(ledger.keys.call(call_id))
+    come(ledger, call_id)
+    reaper.sweep("sweeper")
+    assert ledger.redis.zscore(ledger.keys.due, call_id) is None
+    assert ledger.redis.zcard(ledger.keys.scheduled("coder")) == 0
