@@ -7,11 +7,20 @@ connectors run`` says.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator, Field
 
 from goondan_tasks.authoring.tool_api import Logger
+from goondan_tasks.authoring.webhooks import (
+    MAX_AGE_SECONDS,
+    Handler,
+    HttpRequest,
+    HttpResponse,
+    Scheme,
+    verify,
+)
 from goondan_tasks.contract.messages import LONGEST_INSTANCE_KEY, InstanceKey, JsonObject, WireModel
 
 __all__ = [
@@ -21,8 +30,12 @@ __all__ = [
     "ConnectorEvent",
     "Cursor",
     "FileMessage",
+    "HttpRequest",
+    "HttpResponse",
     "ImageMessage",
+    "Line",
     "TextMessage",
+    "verify",
 ]
 
 #: of an event's id and name, in characters
@@ -107,6 +120,18 @@ class Accepted(WireModel):
     call_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the standard input of ``goondan connectors run``."""
+
+    #: without its end
+    text: str
+    #: its place, from 0
+    number: int
+    #: names the program that reads it; with the number it is the line's id
+    program: str
+
+
 class Cursor(Protocol):
     """The place that a connector has reached in its source, kept in Redis. Only the process that has the
     Connection's lease may move it."""
@@ -152,10 +177,51 @@ class ConnectorContext(Protocol):
     def emit(self, event: ConnectorEvent | Mapping[str, Any]) -> Any:
         """Hand an event over; return an :class:`Accepted` when it is stored: from then on it is not lost.
 
-        During an outage of Redis it waits.
+        During an outage of Redis it waits, and while ``maxWaiting`` events wait for the agent. In a handler
+        of requests it does not wait for long.
 
         Raises:
             ConnectorError: the event is not valid, or no rule leads anywhere; the message says why.
+            TooManyWaitingError, BrokerUnreachableError: the event is to be emitted again later, so the cursor
+                must not pass it. This comes in a handler of requests, where the answer is 503 if it is not
+                caught, and when the process is to end. It is a ConnectorError with their ``code``.
+        """
+
+    def http(self, handler: Handler) -> Any:
+        """Answer the requests to this Connection until the process ends; ``spec.http`` declares them.
+
+        An async ``connect`` awaits it, and the handler is a coroutine or not; many run at a time. In a plain
+        ``connect`` it blocks, and the handler is called in threads. An answer that takes longer than 10 s
+        is given up: 504.
+
+        Raises:
+            ConnectorError: the Connector declares no ``http``, or this was called before.
+        """
+
+    def read_line(self) -> Any:
+        """Return the next :class:`Line` of the program's standard input, ``None`` at its end.
+
+        Asking for it says that the last one is dealt with: a line is given again to a connector that was
+        started again before it asked.
+
+        Raises:
+            ConnectorError: the Connector does not say ``stdin: true``.
+        """
+
+    def verify(
+        self,
+        request: HttpRequest,
+        scheme: Scheme,
+        *,
+        secret: str | None = None,
+        header: str | None = None,
+        max_age_seconds: float = MAX_AGE_SECONDS,
+    ) -> None:
+        """Return if a request is signed as :func:`verify` says; the default secret is ``SIGNING_SECRET``.
+
+        Raises:
+            WebhookRefusedError: it is not; the answer is 401 if this is not caught.
+            ConnectorError: the Connection has no such secret, or the arguments are wrong.
         """
 
 

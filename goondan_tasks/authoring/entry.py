@@ -217,6 +217,19 @@ def connect_in(module: ModuleType) -> Connect:
     return connect
 
 
+def function_in(module: ModuleType, name: str, count: int) -> Callable[..., Any]:
+    """Return the function of an entry that its resource names, which takes so many arguments.
+
+    Raises:
+        EntryError: there is none, or it takes others.
+    """
+    hint = f"Define `async def {name}(…)` at the top level of the file, or correct the name."
+    function = _function(module, name, hint)
+    if not takes(function, count):
+        raise _unusable(module, f"'{name}' cannot be called with {count} arguments", hint, function)
+    return function
+
+
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Return whether ``function`` takes ``count`` positional arguments; true if it has no signature."""
     try:

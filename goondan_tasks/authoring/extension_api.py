@@ -18,6 +18,7 @@ A worker calls it once at start for each of its agents that uses the extension, 
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from goondan_tasks.authoring.changesets_api import SwarmBundleApi
@@ -438,14 +439,23 @@ class AgentStep(Protocol):
         metadata.
         """
 
-    def run(self, reply: Any, *, timeout_seconds: float | None = None) -> Any:
+    def run(
+        self,
+        reply: Any,
+        *,
+        timeout_seconds: float | None = None,
+        delay: float | None = None,
+        not_before: datetime | str | None = None,
+    ) -> Any:
         """Run the model's tool calls in parallel, through the agent's queue.
 
         ``reply`` is the model's whole message, which handlers and middlewares then see, or the list of its
         tool calls, in the format of OpenAI, Anthropic or ours. The results are in call order; each has a
         ``message``, which the model expects back. Mistakes of the model are results too.
-        ``timeout_seconds`` limits each run.
+        ``timeout_seconds`` limits each run. With ``delay``, in seconds, or ``not_before``, a datetime with a
+        time zone or ISO 8601 text, the calls begin at that time.
 
         Raises:
-            ToolInputValidationError: ``reply`` is not a model's reply, or a part is not a tool call.
+            ToolInputValidationError: ``reply`` is not a model's reply, a part is not a tool call, or the time
+                is not valid.
         """

@@ -138,6 +138,8 @@ class Handoff:
     output_schema: JsonObject | None = None
     #: ISO 8601; the event takes its place in the mailbox at this time
     not_before: str | None = None
+    #: for how many seconds after its end the events of the Turn are kept
+    keep: float | None = None
 
 
 def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: float) -> ToolCall:
@@ -180,6 +182,7 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
             timeout_seconds=seconds,
             deadline=None if seconds is None else iso_time(begins_at + seconds * 1000),
             not_before=handoff.not_before,
+            keep=handoff.keep,
             auth=event.auth,
             origin=asker.origin,
             call_chain=asker.chain,
@@ -187,6 +190,7 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
             parent_id=asker.call_id,
             root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
             parent_span_id=asker.call.span_id if asker.call else None,
+            trace_context=asker.call.trace_context if asker.call else None,
         )
     except ValidationError as error:
         raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
@@ -312,10 +316,11 @@ class EventFields(TypedDict, total=False):
     output_schema: JsonObject | None
     not_before: datetime | str | None
     delay: float | None
+    keep: float | None
 
 
-def moment_of(fields: Mapping[str, Any]) -> Moment:
-    """Read when it may run among the fields of an event.
+def moment_of(fields: Mapping[str, Any], what: str = "The event") -> Moment:
+    """Read when it may run among the fields of an event, or of ``what`` errors shall name.
 
     Raises:
         ToolInputValidationError: it is not valid.
@@ -323,7 +328,7 @@ def moment_of(fields: Mapping[str, Any]) -> Moment:
     try:
         return Moment.of(fields)
     except ValueError as error:
-        raise ToolInputValidationError(f"The event is not valid: {error}.") from error
+        raise ToolInputValidationError(f"{what} is not valid: {error}.") from error
 
 
 def outside_call(
@@ -371,6 +376,7 @@ def outside_call(
         else require_timeout("timeout", timeout, LONGEST_RUN_SECONDS) * 1000,
         output_schema=fields.get("output_schema"),
         not_before=moment_of(fields).at(wall_clock()),
+        keep=fields.get("keep"),
     )
     return handoff_call(asker, handoff, most_hops=settings.max_handoff_depth, now_ms=wall_clock())
 
@@ -386,6 +392,11 @@ def request_result(result: ToolCallResult) -> RequestResult:
     """
     if result.error is not None:
         raise handoff_error(result.error)
+    return answer_in(result)
+
+
+def answer_in(result: ToolCallResult) -> RequestResult:
+    """Return the answer in a request's result, without a response if the agent failed."""
     return RequestResult(
         id=result.meta.id,
         event_id=f"answer-{result.tool_call_id}",

@@ -20,12 +20,13 @@ from pydantic import Field
 from goondan_tasks.authoring.typed_tools import mark_tool
 from goondan_tasks.contract.errors import ToolError
 from goondan_tasks.contract.messages import AgentEvent, JsonObject, Message, WireModel
-from goondan_tasks.contract.output import Pending
+from goondan_tasks.contract.output import Pending, emit_nowhere
 from goondan_tasks.contract.wording import require_keywords
 
 __all__ = [
     "AgentRuntime",
     "CatalogResult",
+    "EmitOutput",
     "EventLike",
     "JsonObject",
     "ListResult",
@@ -36,6 +37,7 @@ __all__ = [
     "ReportProgress",
     "RequestResult",
     "RunProcess",
+    "ScheduledEvent",
     "SendResult",
     "SpawnResult",
     "SpawnedAgentInfo",
@@ -75,6 +77,17 @@ class SendResult(WireModel):
     target: str
     accepted: bool
     correlation_id: str | None = None
+
+
+class ScheduledEvent(WireModel):
+    """An event whose time is to come."""
+
+    #: the identity of the call that handles it, as in :class:`SendResult`
+    id: str
+    target: str
+    instance_key: str
+    not_before: str
+    input: Any = None
 
 
 class SpawnResult(WireModel):
@@ -125,23 +138,50 @@ class AgentRuntime(Protocol):
         timeout_ms: float | None = None,
         is_async: bool = False,
         output_schema: JsonObject | None = None,
+        delay: float | None = None,
+        not_before: datetime | str | None = None,
     ) -> Any:
         """Ask an agent and wait up to ``timeoutMs`` (60,000) for its answer, a :class:`RequestResult`.
 
         With ``async: true`` this returns at once, and the answer arrives as an event in the asker's mailbox.
         An agent that thinks answers with JSON that fits ``outputSchema``, a JSON Schema; an entry gets it as
-        ``event.output_schema``.
+        ``event.output_schema``. With ``delay``, in seconds, or ``notBefore``, a datetime with a time zone or
+        ISO 8601 text, the agent gets the request at that time, from which ``timeoutMs`` counts.
 
         Raises:
             HandoffError: the agent is unknown, failed, was too slow, or is waiting for this request.
             ToolInputValidationError: the event, an option or the schema is not valid.
         """
 
-    def send(self, target: str, event: EventLike) -> Any:
+    def send(
+        self,
+        target: str,
+        event: EventLike,
+        options: Mapping[str, Any] | None = None,
+        *,
+        delay: float | None = None,
+        not_before: datetime | str | None = None,
+    ) -> Any:
         """Send an agent an event that it does not answer; return a :class:`SendResult`.
 
+        With ``delay`` or ``notBefore``, as for :meth:`request`, it takes its place in the mailbox at that
+        time.
+
         Raises:
+            ToolInputValidationError: the event or an option is not valid.
             HandoffError: the agent is unknown, or too many agents wait for one another.
+        """
+
+    def scheduled(self, ids: Sequence[str]) -> Any:
+        """Return those of the asker's events, by the ids of their results, whose time is to come.
+
+        The answer is a list of :class:`ScheduledEvent`; events that another instance has sent are not in it.
+        """
+
+    def cancel(self, event_id: str) -> Any:
+        """Cancel an event that the asker has sent, by the id of its result, if its time is to come.
+
+        Return whether it is cancelled: false if its time has come, or this instance has sent no such event.
         """
 
     def spawn(
@@ -243,6 +283,21 @@ class ReportProgress(Protocol):
         """
 
 
+class EmitOutput(Protocol):
+    """Stream output to followers while the handler runs. This never blocks and may be called often."""
+
+    def __call__(self, chunk: Any, /) -> None:
+        """Show followers text, which they join, or a JSON value of at most 64 KiB.
+
+        They follow the call if it was submitted with ``keep``, or the Turn that makes it if that was;
+        otherwise nothing is written. Of a run, 1 MiB is shown. Its result does not depend on it.
+
+        Raises:
+            PayloadTooLargeError: the chunk is too large.
+            ToolOutputError: it is neither text nor JSON.
+        """
+
+
 def _never() -> bool:
     return False
 
@@ -278,6 +333,8 @@ class ToolContext:
     run_process: RunProcess
     #: shown by ``PendingCall.progress()`` and the progress bar of ``goondan call``
     progress: ReportProgress
+    #: shown by ``client.follow()`` and ``goondan follow``; what it gets after the run is dropped
+    emit: EmitOutput = emit_nowhere
     #: when the run must end (UTC); ``None``: no limit
     deadline: datetime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)

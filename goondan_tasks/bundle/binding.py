@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from goondan_tasks.bundle.connection_spec import ConnectorResource
 from goondan_tasks.bundle.entries import entry_error, entry_path
 from goondan_tasks.bundle.fields import Ref, Use, parse_ref, parse_use
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, FieldFault, field_faults
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory
+from goondan_tasks.bundle.oauth_app_spec import scopes_beyond
+from goondan_tasks.bundle.resource import API_VERSION
 from goondan_tasks.bundle.resources import (
     AgentResource,
     ExtensionResource,
     RunPolicy,
     ToolExport,
     ToolResource,
-    scopes_beyond,
 )
 from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog, ToolSource
 from goondan_tasks.contract.messages import JsonObject
@@ -162,6 +164,15 @@ class BoundExtension:
     is_v1: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BoundConnector:
+    """The Connector of a Connection: one of the bundle, or a built-in one."""
+
+    resource: ConnectorResource
+    #: absolute
+    entry_path: Path
+
+
 @dataclass(slots=True)
 class ToolBinding:
     """An Agent's tools in declared order, and the errors in its references and overrides."""
@@ -207,6 +218,32 @@ def bound_exports(tool: ToolResource, root: Path) -> Iterator[BoundTool]:
         yield BoundTool(name, tool, export.model_copy(update=policies), entry_path(tool.spec.entry, root))
 
 
+def declared_tool(
+    tool: str,
+    export: JsonObject,
+    entry: str,
+    root: Path,
+    *,
+    called: str = "",
+    model: type[ToolResource] = ToolResource,
+    version: str = API_VERSION,
+    **spec: Any,
+) -> BoundTool:
+    """Return the single export of a Tool that no YAML declares; errors name it ``called``.
+
+    Raises:
+        ValueError: the resource is not valid.
+    """
+    spec |= {"entry": entry, "exports": [export]}
+    resource = {"apiVersion": version, "kind": "Tool", "metadata": {"name": tool}, "spec": spec}
+    try:
+        [bound] = bound_exports(model.model_validate(resource), root)
+    except ValidationError as error:
+        faults = [f"{fault.path[-1]} {fault.error.message}" for fault in field_faults(error, model, resource)]
+        raise ValueError(f"{called}: {'; '.join(faults)}") from error
+    return bound
+
+
 def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundExtension], list[FieldFault]]:
     """Resolve ``spec.extensions``; of several uses of the same Extension the last counts.
 
@@ -233,6 +270,22 @@ def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundEx
     if required:
         bound[REQUIRED_TOOLS_GUARD].config.setdefault("requiredTools", required)
     return bound, faults
+
+
+def find_connector(connection: Declaration, scope: Scope) -> Declaration | None:
+    """Return the Connector of a Connection; ``None`` if its reference leads to none."""
+    try:
+        return scope.resolve(parse_ref(connection.value(("spec", "connectorRef"))), "Connector")
+    except FieldError:  # it has a finding of its own
+        return None
+
+
+def bind_connector(connection: Declaration, scope: Scope) -> BoundConnector | None:
+    """Return what runs a Connection; ``None`` if its Connector does not exist or is not valid."""
+    found = find_connector(connection, scope)
+    if found is None or not isinstance(found.resource, ConnectorResource):
+        return None
+    return BoundConnector(found.resource, entry_path(found.resource.spec.entry, scope.root_of(found)))
 
 
 def _uses(agent: Declaration, name: str) -> Iterator[tuple[FieldPath, Use]]:

@@ -18,16 +18,20 @@ from typing import TypeVar
 
 from goondan_tasks.bundle.binding import (
     BASE_PACKAGE,
+    BoundConnector,
     BoundExtension,
     BoundTool,
     Scope,
     base_package_root,
+    bind_connector,
     bind_extensions,
     bind_tools,
     bound_exports,
     parameter_faults,
     tool_auth_faults,
 )
+from goondan_tasks.bundle.connection_spec import ConnectionResource, ConnectorResource
+from goondan_tasks.bundle.connectors import connection_findings, connector_findings
 from goondan_tasks.bundle.entries import (
     ENTRY,
     EXPORTS,
@@ -39,38 +43,40 @@ from goondan_tasks.bundle.entries import (
     text_file_findings,
 )
 from goondan_tasks.bundle.export_cache import ExportCache
-from goondan_tasks.bundle.fields import Ref, parse_ref
+from goondan_tasks.bundle.fields import Ref
 from goondan_tasks.bundle.findings import (
     OLDER_FIELDS,
     BundleError,
     ConfigCode,
-    FieldError,
     Finding,
     in_order,
-    unknown_field,
 )
 from goondan_tasks.bundle.inventory import Declaration
 from goondan_tasks.bundle.models import model_findings
+from goondan_tasks.bundle.oauth_app_spec import OAuthAppResource
 from goondan_tasks.bundle.oauth_apps import oauth_app_findings
+from goondan_tasks.bundle.references import (
+    AGENTS,
+    member_findings,
+    members,
+    ref_findings,
+    ref_name,
+    variable_findings,
+)
+from goondan_tasks.bundle.resource import Metadata, Resource
 from goondan_tasks.bundle.resources import (
-    API_VERSION,
     DEFAULT_SWARM,
     AgentResource,
-    ConnectionResource,
-    ConnectorResource,
     ExtensionResource,
-    Metadata,
     ModelResource,
-    OAuthAppResource,
     PackageResource,
-    Resource,
     ScheduleResource,
     SwarmResource,
     SwarmSpec,
     ToolResource,
-    swarm_in_workspace,
 )
 from goondan_tasks.bundle.schedules import tool_findings
+from goondan_tasks.bundle.workspaces import swarm_in_workspace
 from goondan_tasks.contract.errors import AgentNotFoundError, ConfigError
 from goondan_tasks.contract.names import SYSTEM_TOOL, folder_workspace
 from goondan_tasks.contract.wording import FieldPath, hint, member
@@ -78,12 +84,13 @@ from goondan_tasks.machine import sandbox
 from goondan_tasks.machine.javascript import is_javascript
 
 _Kind = TypeVar("_Kind", bound=Resource)
-_AGENTS: FieldPath = ("spec", "agents")
 _MODEL_REF: FieldPath = ("spec", "modelConfig", "modelRef")
 
 #: fields of the older version without effect, and what to do instead
 _WITHOUT_EFFECT: Mapping[str, Mapping[FieldPath, str]] = {
     "Agent": {("spec", "hooks"): "Write an Extension that registers with api.pipelines."},
+    "Connector": {("spec", "egress"): "Remove it: answers are sent by tools."},
+    "Connection": {("spec", "egress"): "Remove it: answers are sent by tools."},
     "Swarm": {
         ("spec", "policy", "liveConfig"): OLDER_FIELDS["liveConfig"],
         ("spec", "policy", "retry"): "Remove it: set 'retry' on a Tool or an export.",
@@ -114,6 +121,7 @@ class Bundle:
     _bound: Mapping[str, Mapping[str, BoundTool]] = field(repr=False)
     _registry: Mapping[str, BoundTool] = field(repr=False)
     _extensions: Mapping[str, tuple[BoundExtension, ...]] = field(repr=False)
+    _connectors: Mapping[str, BoundConnector] = field(repr=False)
 
     def swarm(self, name: str | None = None) -> SwarmResource:
         """Return the Swarm called ``name``, or by default the only one, ``default``, or all agents.
@@ -174,6 +182,10 @@ class Bundle:
         """
         self._check_agent(agent)
         return self._extensions[agent]
+
+    def bound_connector(self, connection: str) -> BoundConnector:
+        """Return the Connector of one of the bundle's Connections, which may be a built-in one."""
+        return self._connectors[connection]
 
     def agents_with_commands(self) -> tuple[str, ...]:
         """Return the agents that can run any command: those with the built-in ``bash``."""
@@ -251,6 +263,7 @@ def inspect_resources(
             *entry_findings(inventory, records),
             *_sandbox_findings(scope),
             *model_findings(scope),
+            *variable_findings(scope),
         ]
     findings = in_order(findings)
     is_valid = all(finding.level == "warning" for finding in findings)
@@ -262,6 +275,9 @@ def _bundle(scope: Scope) -> Bundle:
     agents = own.of_kind("Agent")
     bound = {agent.name: MappingProxyType(bind_tools(agent, scope).tools) for agent in agents}
     extensions = {agent.name: tuple(bind_extensions(agent, scope)[0].values()) for agent in agents}
+
+    connections = ((one.name, bind_connector(one, scope)) for one in own.of_kind("Connection"))
+    connectors = {name: bound for name, bound in connections if bound is not None}
 
     def of(model: type[_Kind]) -> Mapping[str, _Kind]:
         resources = (declaration.resource for declaration in own.declarations)
@@ -288,6 +304,7 @@ def _bundle(scope: Scope) -> Bundle:
         _bound=MappingProxyType(bound),
         _registry=MappingProxyType(registry),
         _extensions=MappingProxyType(extensions),
+        _connectors=MappingProxyType(connectors),
     )
 
 
@@ -394,8 +411,8 @@ def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
 def _thinking_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
     """Check the references to Models, and where an Agent that thinks keeps its conversations."""
     for path in (_MODEL_REF, *(path for path, _ in agent.items(("spec", "modelConfig", "fallbackRefs")))):
-        yield from _ref_findings(agent, path, "Model", scope)
-        model = scope.own.find("Model", _ref_name(agent, path) or "")
+        yield from ref_findings(agent, path, "Model", scope)
+        model = scope.own.find("Model", ref_name(agent, path) or "")
         if model is not None and model.is_v1 and not agent.is_v1:
             message = f"{model.label} is of the older version, which workers cannot ask"
             yield agent.error(path, message, "Migrate it: goondan migrate.")
@@ -417,76 +434,23 @@ def _sandbox_findings(scope: Scope) -> Iterator[Finding]:
 
 
 def _swarm_findings(swarm: Declaration, scope: Scope) -> Iterator[Finding]:
-    for path, _ in swarm.items(_AGENTS):
-        yield from _ref_findings(swarm, path, "Agent", scope)
-    yield from _member_findings(swarm, ("spec", "entrypoint" if swarm.is_v1 else "entryAgent"), swarm, scope)
+    for path, _ in swarm.items(AGENTS):
+        yield from ref_findings(swarm, path, "Agent", scope)
+    yield from member_findings(swarm, ("spec", "entrypoint" if swarm.is_v1 else "entryAgent"), swarm, scope)
 
 
 def _unused_agents(scope: Scope) -> Iterator[Finding]:
     swarms = scope.own.of_kind("Swarm")
-    members = {name for swarm in swarms for name in _members(swarm)}
+    used = {name for swarm in swarms for name in members(swarm)}
     for agent in scope.own.of_kind("Agent") if swarms else ():
-        if agent.name and agent.name not in members:
+        if agent.name and agent.name not in used:
             message = f"the Agent '{agent.name}' is in no Swarm"
             suggestion = f"Add 'Agent/{agent.name}' to spec.agents of a Swarm, or remove the Agent."
             yield agent.warning(("metadata", "name"), message, suggestion, ConfigCode.REF_NOT_FOUND)
 
 
-def _connector_findings(connector: Declaration, scope: Scope) -> Iterator[Finding]:
-    if connector.is_v1:
-        yield _not_run(connector)
-    yield from entry_path_findings(connector, scope.own.root, is_run=not connector.is_v1)
-    names: set[str] = set()
-    for path, name in connector.item_names(("spec", "events")):
-        if name in names:
-            yield connector.error(path, f"duplicate event '{name[:80]}'", "Remove one of the two.")
-        names.add(name)
-    spec = None if connector.is_v1 else connector.value(("spec",))
-    for name in OLDER_FIELDS.keys() & spec.keys() if isinstance(spec, dict) else ():
-        yield connector.finding(("spec", name), unknown_field(name, []), "warning")
-
-
-def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Finding]:
-    yield from _ref_findings(connection, ("spec", "connectorRef"), "Connector", scope)
-    yield from _ref_findings(connection, ("spec", "swarmRef"), "Swarm", scope)
-    if connection.is_v1:
-        yield _not_run(connection)
-        return
-    connector = scope.own.find("Connector", _ref_name(connection, ("spec", "connectorRef")) or "")
-    # without a name, the only Swarm counts
-    name, swarms = _ref_name(connection, ("spec", "swarmRef")), scope.own.of_kind("Swarm")
-    is_only = name is None and len(swarms) == 1
-    swarm = swarms[0] if is_only else scope.own.find("Swarm", DEFAULT_SWARM if name is None else name)
-    events = {event for _, event in connector.item_names(("spec", "events"))} if connector else set()
-    is_reached = True
-    for path, rule in connection.items(("spec", "ingress", "rules")):
-        yield from _rule_findings(connection, path, events, swarm, scope)
-        if not is_reached:
-            message = "no event reaches this rule: one before it takes all"
-            yield connection.warning(path, message, "Move it up, or remove it.")
-        is_reached = is_reached and isinstance(rule, dict) and bool(rule.get("match"))
-
-
-def _rule_findings(
-    connection: Declaration, rule: FieldPath, events: set[str], swarm: Declaration | None, scope: Scope
-) -> Iterator[Finding]:
-    """Check the agent of a rule, and that the Connector emits the event that the rule matches."""
-    yield from _member_findings(connection, (*rule, "route", "agentRef"), swarm, scope)
-    event = connection.value((*rule, "match", "event"))
-    if isinstance(event, str) and events and event not in events:
-        suggestion = hint(event, sorted(events), "Add it to the Connector's spec.events.")
-        message = f"the Connector declares no event '{event[:80]}'"
-        yield connection.warning((*rule, "match", "event"), message, suggestion)
-
-
-def _not_run(declaration: Declaration) -> Finding:
-    message = f"nothing runs a {declaration.kind} of the older version: it is checked and kept"
-    suggestion = f"Write it for {API_VERSION}."
-    return declaration.warning(("kind",), message, suggestion)
-
-
 def _schedule_findings(schedule: Declaration, scope: Scope) -> Iterator[Finding]:
-    yield from _ref_findings(schedule, ("spec", "agentRef"), "Agent", scope)
+    yield from ref_findings(schedule, ("spec", "agentRef"), "Agent", scope)
     yield from tool_findings(schedule, scope)
 
 
@@ -498,50 +462,13 @@ def _dependency_findings(package: Declaration, _: Scope) -> Iterator[Finding]:
             yield package.warning(path, message, suggestion, ConfigCode.PACKAGE_NOT_INSTALLED)
 
 
-def _ref_findings(declaration: Declaration, path: FieldPath, kind: str, scope: Scope) -> Iterator[Finding]:
-    """Yield a finding if the reference at ``path`` leads nowhere; a malformed one has its own finding."""
-    try:
-        ref = parse_ref(declaration.value(path))
-    except FieldError:
-        return
-    try:
-        scope.resolve(ref, kind)
-    except FieldError as error:
-        yield declaration.finding(path, error)
-
-
-def _member_findings(
-    declaration: Declaration, path: FieldPath, swarm: Declaration | None, scope: Scope
-) -> Iterator[Finding]:
-    """Check that the reference at ``path`` names an Agent of the Swarm."""
-    dangling = list(_ref_findings(declaration, path, "Agent", scope))
-    yield from dangling
-    agent = _ref_name(declaration, path)
-    if agent is not None and swarm is not None and not dangling and agent not in _members(swarm):
-        message = f"the {path[-1]} '{agent}' is not among the agents of {swarm.label}"
-        suggestion = f"Add 'Agent/{agent}' to spec.agents of the Swarm, or name one of its agents."
-        yield declaration.error(path, message, suggestion, ConfigCode.REF_NOT_FOUND)
-
-
-def _members(swarm: Declaration) -> set[str]:
-    names = (_ref_name(swarm, path) for path, _ in swarm.items(_AGENTS))
-    return {name for name in names if name is not None}
-
-
-def _ref_name(declaration: Declaration, path: FieldPath) -> str | None:
-    try:
-        return parse_ref(declaration.value(path)).name
-    except FieldError:
-        return None
-
-
 _RULES: Mapping[str, Callable[[Declaration, Scope], Iterator[Finding]]] = {
     "Tool": _tool_findings,
     "Extension": lambda extension, scope: entry_path_findings(extension, scope.own.root),
     "Agent": _agent_findings,
     "Swarm": _swarm_findings,
-    "Connector": _connector_findings,
-    "Connection": _connection_findings,
+    "Connector": connector_findings,
+    "Connection": connection_findings,
     "Package": _dependency_findings,
     "OAuthApp": oauth_app_findings,
     "Schedule": _schedule_findings,

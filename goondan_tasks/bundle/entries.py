@@ -60,15 +60,12 @@ _PROBE = (sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.authoring.ent
 _TOO_LATE = "all entry files of the bundle together take too long to import"
 
 
-def entry_path_findings(declaration: Declaration, root: Path, *, is_run: bool = True) -> Iterator[Finding]:
-    """Yield the errors in ``spec.entry``, without opening the file.
-
-    An entry that is not run may be in any language.
-    """
+def entry_path_findings(declaration: Declaration, root: Path) -> Iterator[Finding]:
+    """Yield the errors in ``spec.entry``, without opening the file."""
     entry = declaration.value(ENTRY)
     if not isinstance(entry, str) or not entry:
         return
-    error = entry_error(entry, root) if is_run else _path_error("entry", entry, root)
+    error = entry_error(entry, root)
     if error is None and declaration.kind == "Agent" and javascript.is_javascript(entry):
         error = FieldError(
             f"the entry '{entry}' is TypeScript or JavaScript, but entries of Agents are Python",

@@ -184,6 +184,12 @@ class ResourceModel(BaseModel):
     )
 
 
+class KeptSpec(ResourceModel):
+    """A spec whose further fields belong to programs outside this project."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 def check_tool_part(name: str) -> str:
     """Check the name of a Tool or export (003 §3.2, DESIGN §6).
 

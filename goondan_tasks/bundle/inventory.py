@@ -25,7 +25,8 @@ from goondan_tasks.bundle.findings import (
     field_faults,
     without,
 )
-from goondan_tasks.bundle.resources import API_VERSION, RESOURCE_MODELS, V1_API_VERSION, Resource
+from goondan_tasks.bundle.resource import API_VERSION, V1_API_VERSION, Resource
+from goondan_tasks.bundle.resources import RESOURCE_MODELS
 from goondan_tasks.bundle.v1_resources import V1_RESOURCE_MODELS
 from goondan_tasks.bundle.yaml import Document, TextFault, parse_documents, parse_fault
 from goondan_tasks.contract.messages import JsonObject

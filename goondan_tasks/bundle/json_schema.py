@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from goondan_tasks.authoring.typed_tools import UntitledSchema
 from goondan_tasks.bundle.inventory import MODELS
-from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION, Resource
+from goondan_tasks.bundle.resource import API_VERSION, V1_API_VERSION, Resource
 from goondan_tasks.contract.messages import JsonObject
 
 #: the draft that every editor supports

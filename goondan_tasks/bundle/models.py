@@ -13,11 +13,9 @@ from typing import get_args
 from pydantic.alias_generators import to_camel, to_snake
 
 from goondan_tasks.bundle.binding import Scope
-from goondan_tasks.bundle.fields import resolve_value
-from goondan_tasks.bundle.findings import ConfigCode, Finding
+from goondan_tasks.bundle.findings import Finding
 from goondan_tasks.bundle.inventory import Declaration
 from goondan_tasks.bundle.resources import AgentResource, ModelResource
-from goondan_tasks.contract.errors import ConfigError
 from goondan_tasks.contract.wording import FieldPath, hint
 
 LIBRARY = "pydantic_ai"
@@ -61,8 +59,6 @@ def model_findings(scope: Scope) -> Iterator[Finding]:
     models = [one for one in scope.own.of_kind("Model") if isinstance(one.resource, ModelResource)]
     agents = scope.own.of_kind("Agent")
     thinking = [one for one in agents if isinstance(one.resource, AgentResource) and one.resource.thinks]
-    for model in models:
-        yield from _key_findings(model)
     if not models:
         return
     if find_spec(LIBRARY) is None:
@@ -75,15 +71,6 @@ def model_findings(scope: Scope) -> Iterator[Finding]:
         yield from _parameter_findings(model, _OPTIONS)
     for agent in thinking:
         yield from _parameter_findings(agent, _PARAMS)
-
-
-def _key_findings(model: Declaration) -> Iterator[Finding]:
-    key = model.resource.spec.api_key if isinstance(model.resource, ModelResource) else None
-    try:
-        resolve_value(key, "apiKey") if key else None
-    except ConfigError as error:
-        suggestion = "Set one for the workers; this process has none."
-        yield model.warning(("spec", "apiKey"), error.message, suggestion, ConfigCode.REF_NOT_FOUND)
 
 
 def _provider_findings(model: Declaration) -> Iterator[Finding]:

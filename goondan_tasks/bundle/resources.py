@@ -3,13 +3,12 @@
 Tool, Agent, Swarm, Extension, Package, OAuthApp, Model, Schedule, Connector and Connection run.
 """
 
-import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Literal, Self
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, WrapValidator, model_validator
+from pydantic import Field, WrapValidator
 
+from goondan_tasks.bundle.connection_spec import ConnectionResource, ConnectorResource
 from goondan_tasks.bundle.fields import (
     Dependencies,
     ExportName,
@@ -23,65 +22,20 @@ from goondan_tasks.bundle.fields import (
     ResourceModel,
     RunSeconds,
     Seconds,
-    Text,
-    Texts,
     ValueSource,
     Variables,
-    checked,
 )
-from goondan_tasks.bundle.findings import FieldError
+from goondan_tasks.bundle.oauth_app_spec import OAuthAppResource
+from goondan_tasks.bundle.resource import Resource
 from goondan_tasks.bundle.schedule_spec import ScheduleSpec
+from goondan_tasks.bundle.urls import ServerUrl
 from goondan_tasks.contract.failure import DEFAULT_MESSAGE_LIMIT
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.schedules import Schedule
-from goondan_tasks.machine.process import is_loopback
 
-API_VERSION = "goondan.ai/v1"
-#: the older version, whose resources may be mixed with current ones (DESIGN §6)
-V1_API_VERSION = "agents.example.io/v1alpha1"
 DEFAULT_SWARM = "default"
 #: as a Tool's exports: those that the functions of its entry declare
 AUTO = "auto"
-
-#: RFC 6749 §3.3
-_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]*)+")
-#: text with at least one {claim}
-_TEMPLATE = re.compile(r"[^{}]*(\{[^{}\s]+\}[^{}]*)+")
-_NO_URL_CHARACTER = re.compile(r"[\x00-\x20\x7f-\uffff\\]")
-
-
-def _check_server_url(url: str) -> str:
-    """Check the URL of a model's server; plain http is allowed, for private networks."""
-    parts = _split(url)
-    if parts.scheme not in ("http", "https"):
-        raise FieldError(
-            f"'{url[:80]}' must be an http or https URL", "Write it as in http://127.0.0.1:8000/v1."
-        )
-    if parts.username is not None or parts.password is not None:
-        raise FieldError("a URL must not contain a password", "Write the key under 'apiKey'.")
-    return url
-
-
-class Metadata(ResourceModel):
-    name: NonEmpty
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-
-
-class Resource(ResourceModel):
-    api_version: Literal["goondan.ai/v1", "agents.example.io/v1alpha1"]
-    kind: str
-    metadata: Metadata
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name
-
-    @property
-    def is_v1(self) -> bool:
-        """Whether it is of the older version, so that its code gets the older context and api (002)."""
-        return self.api_version == V1_API_VERSION
 
 
 class Retry(ResourceModel):
@@ -316,12 +270,6 @@ class PackageResource(Resource):
     spec: PackageSpec = Field(default_factory=PackageSpec)
 
 
-class KeptSpec(ResourceModel):
-    """A spec whose further fields belong to programs outside this project."""
-
-    model_config = ConfigDict(extra="allow")
-
-
 class ModelSpec(ResourceModel):
     """A language model behind an API (001 §12.2); the last five fields are ours."""
 
@@ -330,7 +278,7 @@ class ModelSpec(ResourceModel):
     model: NonEmpty
     api_key: ValueSource | None = None
     #: the URL of a server with the provider's protocol, such as vLLM or Ollama
-    base_url: Annotated[str, AfterValidator(_check_server_url)] | None = None
+    base_url: ServerUrl | None = None
     #: the defaults of ``modelConfig.params``
     options: JsonObject = Field(default_factory=dict)
     #: concurrent requests of all workers
@@ -350,88 +298,6 @@ class ModelResource(Resource):
     spec: ModelSpec
 
 
-class DeclaredEvent(KeptSpec):
-    """A type of event that a Connector emits, and the properties that rules can match."""
-
-    name: NonEmpty
-    properties: JsonObject = Field(default_factory=dict)
-
-
-class ConnectorSpec(KeptSpec):
-    """A file that turns outside events into AgentEvents."""
-
-    entry: NonEmpty
-    events: Items[DeclaredEvent] = ()
-
-
-class ConnectorResource(Resource):
-    kind: Literal["Connector"]
-    spec: ConnectorSpec
-
-
-class IngressMatch(ResourceModel):
-    """The event and properties to which a rule applies."""
-
-    event: NonEmpty | None = None
-    properties: JsonObject = Field(default_factory=dict)
-
-
-class IngressRoute(ResourceModel):
-    """The agent, by default the Swarm's entry agent, and the instance that an event goes to."""
-
-    agent_ref: OneRef | None = None
-    instance_key: NonEmpty | None = None
-    #: the event's property that is the key; the prefix goes before it
-    instance_key_property: NonEmpty | None = None
-    instance_key_prefix: str | None = None
-
-    @model_validator(mode="after")
-    def _has_one_key(self) -> Self:
-        if self.instance_key is not None and self.instance_key_property is not None:
-            message = "'instanceKey' and 'instanceKeyProperty' exclude each other"
-            raise FieldError(message, "Keep one of the two.")
-        return self
-
-
-class IngressRule(ResourceModel):
-    """Where events go. The first matching rule counts; a rule without ``match`` matches all."""
-
-    match: IngressMatch = Field(default_factory=IngressMatch)
-    route: IngressRoute = Field(default_factory=IngressRoute)
-
-
-class Ingress(KeptSpec):
-    rules: Items[IngressRule] = ()
-
-
-class VerifyWebhook(KeptSpec):
-    """How a Connector knows that an event is genuine."""
-
-    signing_secret: Text
-
-
-class Verify(KeptSpec):
-    webhook: VerifyWebhook | None = None
-
-
-class ConnectionSpec(KeptSpec):
-    """A Connector tied to a Swarm."""
-
-    connector_ref: OneRef
-    swarm_ref: OneRef | None = None
-    #: what the Connector reads as ``ctx.config``
-    config: Texts = Field(default_factory=dict)
-    #: what it reads as ``ctx.secrets``; no environment has them
-    secrets: Texts = Field(default_factory=dict)
-    verify: Verify = Field(default_factory=Verify)
-    ingress: Ingress = Field(default_factory=Ingress)
-
-
-class ConnectionResource(Resource):
-    kind: Literal["Connection"]
-    spec: ConnectionSpec
-
-
 class ScheduleResource(Resource):
     kind: Literal["Schedule"]
     spec: ScheduleSpec
@@ -441,128 +307,6 @@ class ScheduleResource(Resource):
         spec = self.spec
         fields = spec.model_dump(exclude={"agent_ref"}, exclude_none=True)
         return Schedule(name=self.name, owner=owner, agent=spec.agent_ref.name, **fields)
-
-
-def _check_url(url: str) -> str:
-    """Check an endpoint's URL (RFC 6749 §3.1, §3.2 on fragments and TLS; RFC 8252 §8.3 on loopback)."""
-    parts = _split(url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
-        suggestion = "Write https://…; http is only for this machine (127.0.0.1)."
-        raise FieldError(f"'{url[:80]}' must be an https URL", suggestion)
-    if parts.username is not None or parts.password is not None:
-        suggestion = "Write the client's id and secret under 'client'."
-        raise FieldError("a URL must not contain a password", suggestion)
-    if "#" in url:
-        raise FieldError(f"'{url[:80]}' has a fragment", "Leave out the '#' and what follows it.")
-    return url
-
-
-def _check_base_url(url: str) -> str:
-    if "?" in _check_url(url):
-        raise FieldError(f"'{url[:80]}' has a query", "Leave out the '?' and what follows it.")
-    return url
-
-
-def _split(url: str) -> SplitResult:
-    error = FieldError(f"'{url[:80]}' is not a URL", "Write it in full: https://host/path.")
-    if _NO_URL_CHARACTER.search(url):
-        raise error
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises if it is not a port
-    except ValueError as reason:
-        raise error from reason
-    if not parts.scheme or not parts.hostname:
-        raise error
-    return parts
-
-
-EndpointUrl = Annotated[str, AfterValidator(_check_url)]
-OAuthScope = Annotated[
-    str, checked(_SCOPE.fullmatch, "a scope", "Write one scope per item, without spaces and quotes.")
-]
-UrlPath = Annotated[
-    str, checked(_PATH.fullmatch, "a path", "Begin it with '/', such as /oauth/callback; no query.")
-]
-#: text with the provider's claims in braces
-SubjectTemplate = Annotated[
-    str,
-    checked(
-        _TEMPLATE.fullmatch,
-        "a subject template",
-        "Write the provider's claims in braces, such as slack:user:{team.id}:{authed_user.id}.",
-    ),
-]
-
-
-class OAuthClient(ResourceModel):
-    client_id: ValueSource
-    client_secret: ValueSource
-
-
-class OAuthEndpoints(ResourceModel):
-    authorization_url: EndpointUrl | None = None
-    token_url: EndpointUrl
-    revoke_url: EndpointUrl | None = None
-    user_info_url: EndpointUrl | None = None
-    device_authorization_url: EndpointUrl | None = None
-
-
-class OAuthRedirect(ResourceModel):
-    """The URL to which the provider sends the user back."""
-
-    callback_path: UrlPath
-    #: comes before the path; by default ``GOONDAN_PUBLIC_URL``
-    base_url: Annotated[str, AfterValidator(_check_base_url)] | None = None
-
-
-class GoondanOptions(ResourceModel):
-    """How a provider differs from others."""
-
-    #: the subject that a token belongs to, built from the provider's claims
-    subject: SubjectTemplate | None = None
-    #: with ``subjectMode: global``: whether any account may give the first consent for the subject
-    anyone: bool = False
-    #: the provider's issuer identifier: every callback must name it in ``iss`` (RFC 9207)
-    issuer: Annotated[str, AfterValidator(_check_url)] | None = None
-    #: how the client authenticates (RFC 6749 §2.3.1); the specification has the secret in the form
-    client_auth: Literal["client_secret_post", "client_secret_basic"] = "client_secret_post"
-
-
-class OAuthOptions(ResourceModel):
-    """Options of a provider: strings are added to the authorization URL's query, others are notes."""
-
-    model_config = ConfigDict(extra="allow")
-
-    goondan: GoondanOptions = Field(default_factory=GoondanOptions)
-
-    @property
-    def query(self) -> dict[str, str]:
-        return {name: value for name, value in (self.model_extra or {}).items() if isinstance(value, str)}
-
-
-class OAuthAppSpec(ResourceModel):
-    """A provider, our client there, and whose tokens are requested."""
-
-    provider: NonEmpty
-    flow: Literal["authorizationCode", "deviceCode"]
-    subject_mode: Literal["global", "user"]
-    client: OAuthClient
-    endpoints: OAuthEndpoints
-    scopes: Annotated[tuple[OAuthScope, ...], Field(strict=False, min_length=1)]
-    redirect: OAuthRedirect | None = None
-    options: OAuthOptions = Field(default_factory=OAuthOptions)
-
-
-class OAuthAppResource(Resource):
-    kind: Literal["OAuthApp"]
-    spec: OAuthAppSpec
-
-
-def scopes_beyond(wanted: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
-    """Return the wanted scopes that are not allowed, each once, in order."""
-    known = set(allowed)
-    return tuple(dict.fromkeys(scope for scope in wanted if scope not in known))
 
 
 RESOURCE_MODELS: Mapping[str, type[Resource]] = {
@@ -577,11 +321,3 @@ RESOURCE_MODELS: Mapping[str, type[Resource]] = {
     "OAuthApp": OAuthAppResource,
     "Schedule": ScheduleResource,
 }
-
-
-def swarm_in_workspace(swarms: Collection[str], swarm: str | None) -> str | None:
-    """Return the Swarm whose name a folder's workspace has; ``None`` unless there are several.
-
-    Without ``swarm`` it is ``default``, which :meth:`Bundle.swarm` chooses among several.
-    """
-    return (swarm or DEFAULT_SWARM) if len(swarms) > 1 else None

@@ -10,22 +10,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from goondan_tasks.bundle.fields import Items, NonEmpty, OneRef, ResourceModel, Seconds, ValueSource
+from goondan_tasks.bundle.fields import Items, KeptSpec, NonEmpty, OneRef, ResourceModel, Seconds, ValueSource
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
+from goondan_tasks.bundle.resource import Resource
 from goondan_tasks.bundle.resources import (
     RESOURCE_MODELS,
     AgentResource,
     AgentSpec,
-    ConnectionResource,
-    ConnectionSpec,
-    ConnectorResource,
-    ConnectorSpec,
     ExtensionResource,
     ExtensionSpec,
-    KeptSpec,
     LifecyclePolicy,
     Prompts,
-    Resource,
     SwarmPolicy,
     SwarmResource,
     SwarmSpec,
@@ -33,6 +28,7 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
     ToolSpec,
 )
+from goondan_tasks.bundle.v1_connectors import V1ConnectionResource, V1ConnectorResource
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.contract.wording import shown
@@ -170,27 +166,6 @@ class V1ModelResource(Resource):
 
     kind: Literal["Model"]
     spec: V1ModelSpec
-
-
-class V1ConnectorSpec(ConnectorSpec):
-    #: kept, unchecked
-    events: Any = None
-
-
-class V1ConnectorResource(ConnectorResource):
-    spec: V1ConnectorSpec
-
-
-class V1ConnectionSpec(ConnectionSpec):
-    #: kept, unchecked
-    ingress: Any = None
-    config: Any = None
-    secrets: Any = None
-    verify: Any = None
-
-
-class V1ConnectionResource(ConnectionResource):
-    spec: V1ConnectionSpec
 
 
 #: the other kinds are the same in both versions

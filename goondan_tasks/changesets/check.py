@@ -35,8 +35,8 @@ from goondan_tasks.bundle.fields import RATE_PERIODS_MS
 from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.inventory import bundle_files, is_document_name
 from goondan_tasks.bundle.resources import AgentResource, RunPolicy, ToolResource
+from goondan_tasks.bundle.workspaces import changed_workspace
 from goondan_tasks.changesets.policy import ChangesetRules, is_text
-from goondan_tasks.revisions.bootstrap import changed_workspace
 from goondan_tasks.revisions.checkouts import Folder
 from goondan_tasks.revisions.git import LINK, Changes, Repository
 

@@ -17,7 +17,8 @@ from goondan_tasks.bundle.binding import BASE_PACKAGE, Scope, base_package_root
 from goondan_tasks.bundle.entries import ENTRY, entry_error, entry_file
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, Finding, in_order
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory, read_text, whole_file
-from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION, ModelSpec
+from goondan_tasks.bundle.resource import API_VERSION, V1_API_VERSION
+from goondan_tasks.bundle.resources import ModelSpec
 from goondan_tasks.bundle.yaml import syntax_fault
 from goondan_tasks.contract.names import SYSTEM_TOOL, build_tool_name, is_name_part
 from goondan_tasks.contract.wording import FieldPath
@@ -61,7 +62,8 @@ _DROPPED: Mapping[str, tuple[FieldPath, ...]] = {
 #: fields that are dropped without a warning, because their only effect is the default
 _SELF_EVIDENT = {"runtime", "queueMode"}
 _OWN_EXTENSION = "Write an Extension that requests tokens (api.oauth) and registers the tool."
-_OWN_CONNECTION = "Route its events in a Connection, and remove the field."
+_OWN_CONNECT = "Keep it, it runs as it is; or write `connect(ctx)`, and route its events in a Connection."
+_OWN_RULES = "Keep it, it runs as it is; or write 'secrets' and 'ingress.rules'."
 _OWN_OPTION = "Move it into 'options', or remove it."
 #: text that names of the current version cannot contain
 _FORBIDDEN = re.compile(r"\.|__+")
@@ -371,8 +373,11 @@ def _lost_fields(resource: Declaration) -> Iterator[tuple[FieldPath, str]]:
             if ("spec", name) not in _RENAMED["Model"] and name not in known:
                 yield ("spec", name), _OWN_OPTION
     elif resource.kind == "Connector":
-        yield ("spec", "triggers"), _OWN_CONNECTION
-        yield ("spec", "auth"), _OWN_EXTENSION
+        for name in ("triggers", "ingress", "auth"):
+            yield ("spec", name), _OWN_CONNECT
+    elif resource.kind == "Connection":
+        for name in ("auth", "rules"):
+            yield ("spec", name), _OWN_RULES
 
 
 def _older_uses(file: Path, kind: str) -> dict[str, int]:

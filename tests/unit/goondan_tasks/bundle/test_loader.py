@@ -119,7 +119,10 @@ ODD_PACKAGE = {
 }
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=3 * settings().max_examples,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(text=TEXTS)
 @example(text=json.dumps(ODD_PACKAGE))
 def test_no_yaml_makes_the_inspection_raise(tmp_path: Path, text: str) -> None:
@@ -143,7 +146,7 @@ def test_no_bytes_make_the_inspection_raise(tmp_path: Path, data: bytes) -> None
     assert findings
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_bundle_with_any_piece_cut_out_is_loaded_or_explained(tmp_path: Path, data: st.DataObject) -> None:
     text = f"{TOOL}---\n{AGENT}"

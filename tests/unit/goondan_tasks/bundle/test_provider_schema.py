@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
@@ -206,7 +206,6 @@ def has_meaning(schema: JsonObject) -> bool:
     return all(ends(node, ()) for node in subschemas(schema))
 
 
-@settings(max_examples=50, deadline=None)
 @given(OBJECTS.filter(has_meaning), st.lists(ARGS, max_size=6))
 def test_what_the_tool_accepts_is_what_the_provider_is_shown_and_maps_back(
     schema: JsonObject, candidates: list[JsonObject]

@@ -238,17 +238,41 @@ spec: { entryAgent: Agent/coder, agents: [Agent/coder] }
 """
 
 
-def connected(tmp_path: Path, connector: str = CONNECTOR, connection: str = CONNECTION) -> list[Finding]:
+def connected(
+    tmp_path: Path, connector: str = CONNECTOR, connection: str = CONNECTION, tool: str = TOOL
+) -> list[Finding]:
     """Return what is found in a bundle with a Connector and a Connection."""
     lone = AGENT.replace("coder", "lone")
-    team = "---\n".join([TOOL, AGENT, lone, TEAM, TEAM.replace("team", "rest").replace("coder", "lone")])
+    team = "---\n".join([tool, AGENT, lone, TEAM, TEAM.replace("team", "rest").replace("coder", "lone")])
     texts = {"goondan.yaml": team, "connector.yaml": connector, "connection.yaml": connection}
     return found_in(write(tmp_path, {**texts, "connectors/chat.ts": "export default {};\n"}))
 
 
-@pytest.mark.requirement("oauth.context")
 def test_connector_and_connection_are_valid(tmp_path: Path) -> None:
     assert connected(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "level", "words"),
+    [
+        ("Tool/echo__run", None, ""),
+        ("{ tool: Tool/echo__run, args: { text: 'To {{room}}: {{answer}}' } }", None, ""),
+        ("Tool/echo__rnu", "error", "declares no tool 'echo__rnu'"),
+        ("{ tool: Tool/echo__run, args: { txet: '{{answer}}' } }", "error", "has no parameter 'txet'"),
+        ("echo__run", "error", "names no function of a Tool"),
+        ("{ tool: Tool/echo__run, arguments: {} }", "error", "arguments"),
+        ("[Tool/echo__run]", "error", ""),
+    ],
+)
+def test_reply_is_by_a_tool_of_the_agents_that_events_go_to(
+    tmp_path: Path, reply: str, level: str | None, words: str
+) -> None:
+    tool = TOOL.replace("type: object", "type: object, properties: { text: { type: string } }")
+
+    found = connected(tmp_path, connection=f"{CONNECTION}  reply: {reply}\n", tool=tool)
+
+    assert [finding.level for finding in found] == ([level] if level else [])
+    assert all(words in str(finding) for finding in found)
 
 
 def test_rule_behind_one_that_takes_all_is_a_warning(tmp_path: Path) -> None:
@@ -256,7 +280,58 @@ def test_rule_behind_one_that_takes_all_is_a_warning(tmp_path: Path) -> None:
     [finding] = connected(tmp_path, connection=CONNECTION + rules)
 
     assert (finding.level, finding.line, finding.path) == ("warning", 13, "spec.ingress.rules[2]")
-    assert "one before it takes all" in finding.message
+    assert "the one in line 12 takes all that it matches" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("before", "match", "is_reached"),
+    [
+        ("{ event: message }", "{ event: message, properties: { room: ops } }", False),
+        ("{ properties: { room: ops } }", "{ event: message, properties: { room: ops } }", False),
+        (
+            "{ event: message, properties: { room: 7 } }",
+            "{ event: message, properties: { room: '7' } }",
+            False,
+        ),
+        ("{ event: message, properties: { room: ops } }", "{ event: message }", True),
+        ("{ event: left }", "{ event: message }", True),
+        ("{ event: message, properties: { room: a } }", "{ event: message, properties: { room: b } }", True),
+    ],
+)
+def test_rule_that_an_earlier_one_covers_is_a_warning(
+    tmp_path: Path, before: str, match: str, is_reached: bool
+) -> None:
+    first = CONNECTION.partition("      - match")[0]
+    found = connected(tmp_path, connection=f"{first}      - match: {before}\n      - match: {match}\n")
+    assert [one.path for one in found] == ([] if is_reached else ["spec.ingress.rules[1]"])
+
+
+def test_property_that_the_event_does_not_have_is_a_warning(tmp_path: Path) -> None:
+    wrong = CONNECTION.replace("{ room: ops }", "{ rom: ops }").replace("Property: room", "Property: rooms")
+    match, key = connected(tmp_path, connection=wrong)
+    assert (match.level, match.path) == ("warning", "spec.ingress.rules[0].match.properties.rom")
+    assert "'rom' is no property of the event 'message'" in match.message
+    assert "room" in str(match.suggestion)
+    assert (key.level, key.path) == ("warning", "spec.ingress.rules[0].route.instanceKeyProperty")
+
+
+@pytest.mark.parametrize(
+    "ref", ["Connector/telegram", '{ kind: Connector, name: telegram, package: "@goondan/base" }']
+)
+def test_connection_names_a_built_in_connector_and_its_events(tmp_path: Path, ref: str) -> None:
+    text = CONNECTION.replace("Connector/chat", ref).replace("room", "chat_id")
+    named = text.replace("event: message", "event: telegram_message")
+
+    assert connected(tmp_path, connection=named) == []
+    [finding] = connected(tmp_path, connection=text)
+    assert finding.message == "the Connector declares no event 'message'"
+    assert finding.suggestion == "Did you mean 'telegram_message'?"
+
+
+def test_misspelt_built_in_connector_is_guessed(tmp_path: Path) -> None:
+    [finding] = connected(tmp_path, connection=CONNECTION.replace("Connector/chat", "Connector/telegramm"))
+
+    assert (finding.code, finding.suggestion) == ("E_CONFIG_REF_NOT_FOUND", "Did you mean 'telegram'?")
 
 
 @pytest.mark.parametrize(
@@ -307,6 +382,49 @@ def test_wrong_rule_of_a_connection_is_told_its_place(
 
     assert [(item.line, item.code) for item in found] == [(line, code)]
     assert found[0].path == path
+
+
+HTTP = CONNECTOR.replace("  events:", "  http: { path: /chat/events, methods: [GET, POST] }\n  events:")
+
+
+@pytest.mark.parametrize(
+    ("connector", "connection", "path"),
+    [
+        (HTTP, CONNECTION + "  http: { path: /other }\n  maxWaiting: 5\n", None),
+        (HTTP.replace("{ path: /chat/events, methods: [GET, POST] }", "{}"), CONNECTION, None),
+        (HTTP.replace("/chat/e", "chat/e"), CONNECTION, "spec.http.path"),
+        (HTTP.replace("/chat/e", "/../e"), CONNECTION, "spec.http.path"),
+        (HTTP.replace("chat/events,", "chat/events?x,"), CONNECTION, "spec.http.path"),
+        (HTTP.replace("chat/events,", "chat/events/,"), CONNECTION, "spec.http.path"),
+        (HTTP.replace("GET", "TRACE"), CONNECTION, "spec.http.methods"),
+        (HTTP.replace("GET, POST", ""), CONNECTION, "spec.http.methods"),
+        (HTTP, CONNECTION + "  http: {}\n", "spec.http"),
+        (CONNECTOR, CONNECTION + "  http: { path: /other }\n", "spec.http"),
+        (CONNECTOR, CONNECTION + "  maxWaiting: 0\n", "spec.maxWaiting"),
+    ],
+)
+def test_requests_of_a_connector_are_checked(
+    tmp_path: Path, connector: str, connection: str, path: str | None
+) -> None:
+    found = [item for item in connected(tmp_path, connector, connection) if item.level == "error"]
+
+    assert (found[0].path[: len(path)] if path else found) == (path or [])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "path"),
+    [
+        ("", "", "/connections/chat/events"),
+        ("  http: { path: /two }\n", "", None),
+        ("  http: { path: /two }\n", "  http: { path: /two }\n", "/connections/two"),
+    ],
+)
+def test_two_connections_have_two_paths(tmp_path: Path, first: str, second: str, path: str | None) -> None:
+    connections = CONNECTION + first + "---\n" + CONNECTION.replace("name: chat }", "name: talk }") + second
+    found = [item for item in connected(tmp_path, HTTP, connections) if item.level == "error"]
+
+    messages = [item.message for item in found]
+    assert messages == ([f"Connection/chat has the path {path} as well"] if path else [])
 
 
 def test_rule_of_a_connection_without_a_swarm_leads_to_an_agent_of_the_default_one(tmp_path: Path) -> None:

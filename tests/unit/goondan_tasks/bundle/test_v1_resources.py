@@ -65,7 +65,7 @@ spec: { provider: openai, name: gpt-9 }
 apiVersion: agents.example.io/v1alpha1
 kind: Connector
 metadata: { name: slack }
-spec: { runtime: node, entry: ./slack.js, triggers: [{ handler: onMessage }] }
+spec: { type: slack, runtime: node, entry: ./slack.js, triggers: [{ handler: onMessage }] }
 ---
 apiVersion: agents.example.io/v1alpha1
 kind: Connection
@@ -82,7 +82,7 @@ def bundle(tmp_path: Path, text: str = ALL) -> Bundle:
     """Return the bundle that ``text`` declares."""
     found, findings = inspect_bundle(write(tmp_path, {**FILES, "goondan.yaml": text}))
     assert found is not None, findings
-    assert {finding.path for finding in findings} <= {"kind"}  # nothing runs Connectors and Connections
+    assert findings == []
     return found
 
 
@@ -361,16 +361,6 @@ def test_what_is_not_run_is_a_warning(tmp_path: Path) -> None:
             "warning",
             "spec.policy.lifecycle.autoPauseIdleSeconds",
             "'autoPauseIdleSeconds' has no effect here",
-        ),
-        (
-            "warning",
-            "kind",
-            "nothing runs a Connector of the older version: it is checked and kept",
-        ),
-        (
-            "warning",
-            "kind",
-            "nothing runs a Connection of the older version: it is checked and kept",
         ),
     ]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.bundle.workspaces import declared_workspace
 from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.instances.table import encoded
-from goondan_tasks.revisions.bootstrap import declared_workspace
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 
 PACKAGE = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: '@me/desk' }\n"

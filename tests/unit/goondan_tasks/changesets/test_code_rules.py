@@ -115,83 +115,106 @@ def attempt(bundle: GitBundle, place: Path, attack: Attack) -> CommitResult:
 
 
 YAML = ("resources/**/*.yaml",)
+
+
+def attack(
+    patterns: tuple[str, ...],
+    *,
+    files: Mapping[str, str] | None = None,
+    links: Mapping[str, str] | None = None,
+) -> Attack:
+    """Return an attack whose every file and link is to be refused."""
+    files, links = files or {}, links or {}
+    return Attack(patterns, tuple(sorted({*files, *links})), files, links)
+
+
 #: under prompts/** alone, then with resource documents, then with code, but each without the other
 ATTACKS = {
-    "a tool": Attack(
-        TEXTS,
-        ("prompts/e.py", "prompts/t.yaml"),
-        {"prompts/t.yaml": tool("new", "./prompts/e.py"), "prompts/e.py": "EVIL"},
-    ),
+    "a tool": attack(TEXTS, files={"prompts/t.yaml": tool("new", "./prompts/e.py"), "prompts/e.py": "EVIL"}),
     "a tool of existing code": Attack(
         TEXTS,
         ("prompts/t.yml", "scripts/deploy.py"),
         {"prompts/t.yml": tool("new", "./scripts/deploy.py", export="run")},
     ),
-    "the built-in tool": Attack(
+    "the built-in tool": attack(
+        TEXTS, files={"prompts/t.yaml": tool("bash", "./prompts/e.py"), "prompts/e.py": "EVIL"}
+    ),
+    "documents": attack(
         TEXTS,
-        ("prompts/e.py", "prompts/t.yaml"),
-        {"prompts/t.yaml": tool("bash", "./prompts/e.py"), "prompts/e.py": "EVIL"},
+        files={
+            "prompts/tools.yaml": ECHO,
+            "prompts/goondan.yaml": "",  # declares nothing yet
+            "prompts/compose.yaml": "a: 1\n",  # of another program
+        },
     ),
-    "a name of the specification": Attack(TEXTS, ("prompts/tools.yaml",), {"prompts/tools.yaml": ECHO}),
-    "a document that declares nothing yet": Attack(
-        TEXTS, ("prompts/goondan.yaml",), {"prompts/goondan.yaml": ""}
+    "a document that is broken": attack(TEXTS, files={"prompts/agents.yaml": "kind: ["}),
+    "everything, by two stars": attack(
+        ("*", "**"),
+        files={
+            "prompts/t.yaml": ECHO,
+            ".env": "HTTPS_PROXY=http://evil\n",
+            "requirements-dev.txt": "evil\n",
+        },
     ),
-    "a document that is broken": Attack(TEXTS, ("prompts/agents.yaml",), {"prompts/agents.yaml": "kind: ["}),
-    "everything, by two stars": Attack(("**",), ("prompts/t.yaml",), {"prompts/t.yaml": ECHO}),
-    "python beside the prompts": Attack(TEXTS, ("prompts/e.py",), {"prompts/e.py": "EVIL"}),
-    "a compiled module": Attack(TEXTS, ("prompts/e.pyc",), {"prompts/e.pyc": "x"}),
-    "a cached module": Attack(
-        TEXTS, ("prompts/__pycache__/e.cpython-311.pyc",), {"prompts/__pycache__/e.cpython-311.pyc": "x"}
+    "submodules": attack(("**",), files={".gitmodules": "[submodule]\n"}),
+    "code beside the prompts": attack(
+        TEXTS,
+        files={
+            "prompts/e.py": "EVIL",
+            "prompts/e.pyc": "x",
+            "prompts/__pycache__/e.cpython-311.pyc": "x",
+            "prompts/e.so": "x",
+            "prompts/e.MJS": "x",
+        },
     ),
-    "a library": Attack(TEXTS, ("prompts/e.so",), {"prompts/e.so": "x"}),
-    "a script of another language": Attack(TEXTS, ("prompts/e.MJS",), {"prompts/e.MJS": "x"}),
-    "what a linked document says": Attack(
-        TEXTS, ("prompts/linked.txt",), {"prompts/linked.txt": tool("bash", "./tools/echo.py", export="run")}
+    "what a linked document says": attack(
+        TEXTS, files={"prompts/linked.txt": tool("bash", "./tools/echo.py", export="run")}
     ),
-    "what a linked module says": Attack(TEXTS, ("prompts/helper.txt",), {"prompts/helper.txt": "EVIL"}),
-    "a linked document": Attack(
-        TEXTS, ("prompts/t.yaml",), links={"prompts/t.yaml": "../resources/echo.yaml"}
+    "what a linked module says": attack(TEXTS, files={"prompts/helper.txt": "EVIL"}),
+    "settings beside an entry": attack(("tools/**",), files={"tools/.env": "A=1\n"}),
+    "programs among scripts": attack(
+        ("scripts/**",),
+        files=dict.fromkeys(
+            (
+                "scripts/run.bash",
+                "scripts/run.pl",
+                "scripts/run",
+                "scripts/Makefile",
+                "scripts/GNUmakefile",
+                "scripts/a.mk",
+                "scripts/x.json",
+                "scripts/x.html",
+                "scripts/CMakeLists.txt",
+            ),
+            "EVIL",
+        ),
     ),
-    "settings in the bundle's folder": Attack(("*", "**"), (".env",), {".env": "HTTPS_PROXY=http://evil\n"}),
-    "settings beside an entry": Attack(("tools/**",), ("tools/.env",), {"tools/.env": "A=1\n"}),
-    "yaml of another program": Attack(TEXTS, ("prompts/compose.yaml",), {"prompts/compose.yaml": "a: 1\n"}),
-    "packages to install": Attack(("**",), ("requirements-dev.txt",), {"requirements-dev.txt": "evil\n"}),
-    **{
-        f"{name} among scripts": Attack(("scripts/**",), (f"scripts/{name}",), {f"scripts/{name}": "EVIL"})
-        for name in (
-            "run.bash",
-            "run.pl",
-            "run",
-            "Makefile",
-            "GNUmakefile",
-            "a.mk",
-            "x.json",
-            "x.html",
-            "CMakeLists.txt",
-        )
-    },
-    "a linked module": Attack(TEXTS, ("prompts/e.py",), links={"prompts/e.py": "helper.txt"}),
-    "a linked directory": Attack(TEXTS, ("prompts/d",), links={"prompts/d": "../tools"}),
-    "a link to nothing": Attack(TEXTS, ("prompts/d",), links={"prompts/d": "later"}),
-    "another target of a linked directory": Attack(
-        ("tools/c*",), ("tools/current",), links={"tools/current": "../scripts"}
+    "a linked document and a linked module": attack(
+        TEXTS, links={"prompts/t.yaml": "../resources/echo.yaml", "prompts/e.py": "helper.txt"}
     ),
-    "a link to git": Attack(TEXTS, ("prompts/g",), links={"prompts/g": "../.git/hooks"}),
-    "a link to git in capitals": Attack(TEXTS, ("prompts/g",), links={"prompts/g": "../.GIT/config"}),
-    "a link to git by an unseen character": Attack(
-        TEXTS, ("prompts/g",), links={"prompts/g": "../.g\u200cit"}
+    "links to a directory and to nothing": attack(
+        TEXTS, links={"prompts/d": "../tools", "prompts/n": "later"}
     ),
-    "a link to git as a stream": Attack(
-        TEXTS, ("prompts/g",), links={"prompts/g": "../.git::$INDEX_ALLOCATION"}
+    "another target of a linked directory": attack(("tools/c*",), links={"tools/current": "../scripts"}),
+    "links to git, and out of the repository": attack(
+        TEXTS,
+        links={
+            "prompts/g": "../.git/hooks",
+            "prompts/capitals": "../.GIT/config",
+            "prompts/unseen": "../.g\u200cit",
+            "prompts/stream": "../.git::$INDEX_ALLOCATION",
+            "prompts/out": "../../other",
+        },
     ),
-    "a link out of the repository": Attack(TEXTS, ("prompts/o",), links={"prompts/o": "../../other"}),
-    "git's own name with a dot": Attack(TEXTS, ("prompts/.git./config",), {"prompts/.git./config": "x"}),
-    "submodules": Attack(("**",), (".gitmodules",), {".gitmodules": "[submodule]\n"}),
-    "filters": Attack(TEXTS, ("prompts/.gitattributes",), {"prompts/.gitattributes": "* filter=x\n"}),
-    "filters in capitals": Attack(
-        TEXTS, ("prompts/.GITATTRIBUTES",), {"prompts/.GITATTRIBUTES": "* filter=x\n"}
+    "git's own names": attack(
+        TEXTS,
+        files={
+            "prompts/.git./config": "x",
+            "prompts/.gitattributes": "* filter=x\n",
+            "prompts/.lfsconfig": "[lfs]\n",
+        },
     ),
-    "files of another server": Attack(TEXTS, ("prompts/.lfsconfig",), {"prompts/.lfsconfig": "[lfs]\n"}),
+    "filters in capitals": attack(TEXTS, files={"prompts/.GITATTRIBUTES": "* filter=x\n"}),
     "an entry among the prompts": Attack(
         (*YAML, *TEXTS),
         ("prompts/e.py",),
@@ -211,37 +234,29 @@ ATTACKS = {
         {"resources/t.yaml": tool("new", "./tools/x/e.py"), "prompts/e.py": "EVIL"},
         links={"tools/x": "../prompts"},
     ),
-    "a module that entries import": Attack(
-        ("tools/data/**",), ("tools/data/__init__.py",), {"tools/data/__init__.py": "EVIL"}
-    ),
-    "the built-in tool in a document of its own": Attack(
+    "a module that entries import": attack(("tools/data/**",), files={"tools/data/__init__.py": "EVIL"}),
+    "the built-in tools and the built-in extension": Attack(
         (*YAML, "tools/**"),
-        ("resources/b.yaml",),
-        {"resources/b.yaml": tool("bash", "./tools/e.py"), "tools/e.py": "EVIL"},
+        ("resources/b.yaml", "resources/l.yaml", "resources/unused.yaml"),
+        {
+            "resources/b.yaml": tool("bash", "./tools/e.py"),
+            "resources/unused.yaml": tool("http-fetch", "./tools/e.py"),
+            "resources/l.yaml": GUARD.replace("guard, labels: { tier: base }", "logging"),
+            "tools/e.py": "EVIL",
+        },
     ),
-    "a built-in tool that is not used yet": Attack(
+    "a tool and an extension that a selector selects": Attack(
         (*YAML, "tools/**"),
-        ("resources/b.yaml",),
-        {"resources/b.yaml": tool("http-fetch", "./tools/e.py"), "tools/e.py": "EVIL"},
+        ("resources/e.yaml", "resources/s.yaml"),
+        {
+            "resources/s.yaml": tool("new", "./tools/e.py", labels="{ tier: base }"),
+            "resources/e.yaml": GUARD.replace("guard", "spy", 1),
+            "tools/e.py": "EVIL",
+        },
     ),
-    "the built-in extension": Attack(
-        (*YAML, "tools/**"),
-        ("resources/b.yaml",),
-        {"resources/b.yaml": GUARD.replace("guard, labels: { tier: base }", "logging")},
-    ),
-    "a tool that a selector selects": Attack(
-        (*YAML, "tools/**"),
-        ("resources/s.yaml",),
-        {"resources/s.yaml": tool("new", "./tools/e.py", labels="{ tier: base }"), "tools/e.py": "EVIL"},
-    ),
-    "an extension that a selector selects": Attack(
-        YAML, ("resources/s.yaml",), {"resources/s.yaml": GUARD.replace("guard", "spy", 1)}
-    ),
-    "the name of another tool's export": Attack(
-        YAML, ("resources/zzz.yaml",), {"resources/zzz.yaml": older("zzz")}
-    ),
-    "a guard that a selector selects no more": Attack(
-        YAML, ("resources/guard.yaml",), {"resources/guard.yaml": GUARD.replace("tier: base", "tier: none")}
+    "the name of another tool's export": attack(YAML, files={"resources/zzz.yaml": older("zzz")}),
+    "a guard that a selector selects no more": attack(
+        YAML, files={"resources/guard.yaml": GUARD.replace("tier: base", "tier: none")}
     ),
 }
 

@@ -1,6 +1,9 @@
 """What protects is beyond an agent's changesets, unless the Swarm says ``allowPolicyChanges: true``."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +11,11 @@ import pytest
 
 from goondan_tasks.authoring.changesets_api import CommitResult
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.changesets.check import BundleCheck, Checked, changed_permissions
 from goondan_tasks.changesets.policy import ChangesetRules, Principal
 from goondan_tasks.machine import sandbox
 from tests.git_bundle import GitBundle, make_bundle
-from tests.unit.goondan_tasks.bundle.writing import HANDLERS
+from tests.unit.goondan_tasks.bundle.writing import HANDLERS, write
 
 HEAD = "apiVersion: goondan.ai/v1\nkind: "
 OLDER_HEAD = "apiVersion: agents.example.io/v1alpha1\nkind: "
@@ -77,7 +81,7 @@ spec: { provider: openai, model: any, rateLimit: 9/m, apiKey: { valueFrom: { env
 """,
 }
 FILES = {
-    **{f"tools/{name}.py": HANDLERS for name in ("pay", "audit", "notes", "memo")},
+    **{f"tools/{name}.py": HANDLERS for name in ("pay", "audit", "notes", "memo", "save")},
     "tools/coder.py": "def handle(ctx, event):\n    return None\n",
 }
 
@@ -135,6 +139,30 @@ def commit(
 
 def bank(place: Path, **changed: str) -> GitBundle:
     return make_bundle(place / "repo", files={"goondan.yaml": text(**changed), **FILES})
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """The files of one revision, in no repository: commits would take most of the time."""
+
+    files: Mapping[str, str]
+
+    def write_files(self, _tree: str, folder: Path) -> None:
+        write(folder, self.files)
+
+
+@cache
+def checked(yaml: str) -> Checked:
+    """Check a bundle as a commit does before it imports anything."""
+    repository: Any = Revision({"goondan.yaml": yaml, **FILES})
+    return BundleCheck(repository).check("", import_entries=False)
+
+
+def widened(before: dict[str, str], change: dict[str, str]) -> tuple[str, ...]:
+    """Return the resources in which a change of a bundle is one of permissions."""
+    after = checked(text(**{**before, **change}))
+    assert after.errors == []
+    return changed_permissions(checked(text(**before)), after, "coder", swarm=None)
 
 
 WIDENED = {
@@ -221,11 +249,15 @@ WIDENED = {
 
 
 @pytest.mark.parametrize("change", WIDENED.values(), ids=WIDENED)
-def test_what_protects_is_not_for_an_agent_to_change(tmp_path: Path, change: dict[str, str]) -> None:
+def test_what_protects_is_not_for_an_agent_to_change(change: dict[str, str]) -> None:
+    assert widened({}, change)
+
+
+def test_a_commit_that_changes_what_protects_is_refused(tmp_path: Path) -> None:
     bundle = bank(tmp_path)
     before = bundle.head
 
-    result = commit(bundle, tmp_path, {"goondan.yaml": text(**change)})
+    result = commit(bundle, tmp_path, {"goondan.yaml": text(**WIDENED["no approvals"])})
 
     assert result.error is not None, result
     assert (result.status, result.error.code) == ("rejected", "POLICY_VIOLATION"), result.error
@@ -260,16 +292,8 @@ AROUND = {
 
 
 @pytest.mark.parametrize("change", AROUND.values(), ids=AROUND)
-def test_overrides_of_earlier_agents_hold_for_what_is_new_to_an_agent(
-    tmp_path: Path, change: dict[str, str]
-) -> None:
-    result = commit(
-        bank(tmp_path, **RESTRICTED), tmp_path, {"goondan.yaml": text(**{**RESTRICTED, **change})}
-    )
-
-    assert result.error is not None, result
-    assert (result.error.code, result.error.violated_files) == ("POLICY_VIOLATION", ("goondan.yaml",))
-    assert "allowPolicyChanges" in result.error.message
+def test_overrides_of_earlier_agents_hold_for_what_is_new_to_an_agent(change: dict[str, str]) -> None:
+    assert widened(RESTRICTED, change)
 
 
 WITHIN = {
@@ -286,12 +310,14 @@ WITHIN = {
 
 
 @pytest.mark.parametrize("change", WITHIN.values(), ids=WITHIN)
-def test_rules_as_strict_as_those_of_earlier_agents_are_committed(
-    tmp_path: Path, change: dict[str, str]
-) -> None:
-    files = {"goondan.yaml": text(**{**RESTRICTED, **change}), "tools/save.py": HANDLERS}
+def test_rules_as_strict_as_those_of_earlier_agents_are_allowed(change: dict[str, str]) -> None:
+    assert widened(RESTRICTED, change) == ()
 
-    result = commit(bank(tmp_path, **RESTRICTED), tmp_path, files)
+
+def test_a_commit_with_rules_as_strict_as_those_of_earlier_agents_succeeds(tmp_path: Path) -> None:
+    change = text(**{**RESTRICTED, **WITHIN["an override under another agent's name"]})
+
+    result = commit(bank(tmp_path, **RESTRICTED), tmp_path, {"goondan.yaml": change})
 
     assert result.status == "ok", result.error
 
@@ -331,13 +357,15 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("change", HARMLESS.values(), ids=HARMLESS)
-def test_what_an_agent_or_a_tool_does_is_changed_as_before(tmp_path: Path, change: dict[str, str]) -> None:
-    both = HANDLERS.replace('"run": run', '"run": run, "again": run')
-    again = {"tools/audit.py": both} if "again" in str(change) else {}
+def test_what_an_agent_or_a_tool_does_is_changed_as_before(change: dict[str, str]) -> None:
+    assert widened({}, change) == ()
 
-    result = commit(
-        bank(tmp_path), tmp_path, {"goondan.yaml": text(**change), "tools/save.py": HANDLERS, **again}
-    )
+
+def test_a_commit_with_a_new_export_and_its_code_succeeds(tmp_path: Path) -> None:
+    again = {"tools/audit.py": HANDLERS.replace('"run": run', '"run": run, "again": run')}
+    change = text(**HARMLESS["a new export with the rules of its tool"])
+
+    result = commit(bank(tmp_path), tmp_path, {"goondan.yaml": change, **again})
 
     assert result.status == "ok", result.error
 

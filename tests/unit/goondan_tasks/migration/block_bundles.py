@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.bundle.resource import V1_API_VERSION
 from goondan_tasks.bundle.yaml import plain_scalar
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

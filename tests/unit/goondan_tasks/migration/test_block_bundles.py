@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.bundle.resource import V1_API_VERSION
 from goondan_tasks.bundle.yaml import parse_documents
 from goondan_tasks.migration import migrate_bundle
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
@@ -16,7 +16,7 @@ from tests.unit.goondan_tasks.migration.block_bundles import block_text, resourc
 
 # making a bundle smaller that fails would take minutes
 @settings(
-    max_examples=60,
+    max_examples=settings().max_examples // 2,
     phases=[Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )

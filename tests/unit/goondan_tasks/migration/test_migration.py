@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.bundle.inventory import read_text
-from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.bundle.resource import V1_API_VERSION
 from goondan_tasks.bundle.yaml import parse_documents
 from goondan_tasks.migration import Migration, migrate_bundle
 from tests.unit.goondan_tasks.bundle.odd_texts import TEXTS
@@ -487,7 +487,10 @@ def test_what_is_not_a_valid_resource_is_rewritten_as_far_as_it_goes(tmp_path: P
     assert f"---\n{NEW}{MODEL}" in migration.files[tmp_path / "goondan.yaml"]
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=3 * settings().max_examples,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(text=TEXTS)
 def test_no_yaml_makes_the_migration_raise_or_write_what_is_none(tmp_path: Path, text: str) -> None:
     folder = write(tmp_path, {})
