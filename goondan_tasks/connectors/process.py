@@ -13,11 +13,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import structlog
 
 from broker_config.process_group import ProcessGroup
+from goondan_tasks.connectors.child import MAX_MESSAGE_BYTES
 from goondan_tasks.contract.errors import ConfigError
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.machine.javascript import STARTED_IN, find_runtime, is_javascript, missing_runtime
@@ -25,8 +27,10 @@ from goondan_tasks.machine.process import child_environment
 
 logger = structlog.get_logger("goondan.connector")
 
-#: the limit of a message's JSON, and of a printed line
-MAX_MESSAGE_BYTES, LONGEST_LINE = 4_194_304, 65_536
+#: the limit of a printed line
+LONGEST_LINE = 65_536
+#: of messages that it has not read
+MAX_UNREAD_BYTES = 67_108_864
 #: how soon the end of a process is noticed whose children still hold its descriptors
 _LOOK_SECONDS = 0.5
 _READ_BYTES = 65_536
@@ -45,6 +49,17 @@ class ConnectorProgram:
     secrets: Mapping[str, str] = field(repr=False)
     #: the setting ``GOONDAN_JAVASCRIPT``
     javascript: str | None = None
+    #: whether it gets the lines of this program's standard input
+    reads_lines: bool = False
+    #: whether it answers requests
+    answers_http: bool = False
+    #: for Connectors of the older version: what the entry is called for, and with (:mod:`.triggers`)
+    called: JsonObject | None = field(default=None, repr=False)
+
+    def triggers(self, kind: str) -> list[int]:
+        """Return the numbers of the triggers of a type."""
+        declared = self.called["triggers"] if self.called else []
+        return [number for number, one in enumerate(declared) if one["type"] == kind]
 
     def command(self, descriptor: int) -> list[str]:
         """Return the command of its process, which writes messages to ``descriptor``.
@@ -74,13 +89,15 @@ class ConnectorProgram:
             "connector": self.connector,
             "config": dict(self.config),
             "secrets": dict(self.secrets),
+            "http": self.answers_http,
+            **({} if self.called is None else {"called": self.called}),
         }
 
 
 class ConnectorProcess:
     """A started process. One thread reads its messages; any thread may write, stop or kill."""
 
-    def __init__(self, program: ConnectorProgram, group: ProcessGroup) -> None:
+    def __init__(self, program: ConnectorProgram) -> None:
         """Start it.
 
         Raises:
@@ -91,7 +108,9 @@ class ConnectorProcess:
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(os.close, read)
             try:
-                self._process = group.start(
+                #: with all that it starts
+                self._group = on_failure.enter_context(ProcessGroup())
+                self._process = self._group.start(
                     program.command(written),
                     cwd=program.started_in,
                     env={**child_environment(), "PYTHONUNBUFFERED": "1"},
@@ -110,18 +129,43 @@ class ConnectorProcess:
         self._poll.register(read, select.POLLIN)
         #: what was wrong with a message of it
         self.fault: str | None = None
-        self._writing = threading.Lock()
+        self._unwritten: SimpleQueue[bytes] = SimpleQueue()
+        self._unwritten_bytes, self._counting = 0, threading.Lock()
+        self._is_closing = threading.Event()
         self.log = logger.bind(connection=program.connection, connector=program.connector)
         self._printing = threading.Thread(target=self._log_lines, daemon=True)
         self._printing.start()
+        self._writing = threading.Thread(target=self._write_all, daemon=True)
+        self._writing.start()
         self.write(program.start)
 
     def write(self, message: JsonObject) -> None:
-        """Write a message; one to a process that has ended is dropped."""
+        """Send a message without waiting; one to a process that has ended is dropped."""
+        data = json.dumps(message).encode() + b"\n"
+        with self._counting:
+            self._unwritten_bytes += len(data)
+            is_too_much = self._unwritten_bytes > MAX_UNREAD_BYTES
+        if not is_too_much:
+            self._unwritten.put(data)
+        elif self._process.poll() is None:
+            self.fault = "It does not read what it is sent."
+            self.kill()
+
+    def _write_all(self) -> None:
+        """Write messages until the end. The pipe may be full, and children of the process keep it open."""
         assert self._process.stdin is not None  # noqa: S101 - it was requested
-        with self._writing, contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
+        descriptor = self._process.stdin.fileno()
+        os.set_blocking(descriptor, False)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            while data := self._unwritten.get():
+                size = len(data)
+                while data and not self._is_closing.is_set():
+                    if poll.poll(1000 * _LOOK_SECONDS):
+                        data = data[os.write(descriptor, data) :]
+                with self._counting:
+                    self._unwritten_bytes -= size
 
     def messages(self) -> Iterator[Mapping[str, Any]]:
         """Yield its messages until it ends; one that cannot be read ends it."""
@@ -174,14 +218,17 @@ class ConnectorProcess:
             return None
 
     def close(self) -> None:
-        """End it, and close all that leads to it."""
-        self.kill()
+        """End it and all that it has started, and close what leads to it."""
+        self._group.close()
         self._process.wait()
         os.close(self._said)
+        self._is_closing.set()
+        self._unwritten.put(b"")
+        self._writing.join()
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None  # noqa: S101 - it was requested
             self._process.stdin.close()
-        self._printing.join(1.0)  # its own children may hold the output open
+        self._printing.join(1.0)  # a child with a session of its own may hold the output open
 
     def _log_lines(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - it was requested

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from goondan_tasks.authoring.connector_api import ConnectorEvent, property_text
-from goondan_tasks.bundle.resources import IngressMatch, IngressRoute, IngressRule
+from goondan_tasks.bundle.connection_spec import IngressMatch, IngressRoute, IngressRule
 from goondan_tasks.contract.errors import ConnectorError
 from goondan_tasks.contract.messages import LONGEST_INSTANCE_KEY
 

@@ -4,18 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal, Self, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.connections import redis_time
+from broker_config.connections import redis_time, rows_of
 from broker_config.keys import Keys
+from broker_config.queues import events_queue
 from broker_config.scripts import Script, ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.contract.errors import ConnectorError
-from goondan_tasks.contract.messages import WireModel, iso_time
+from goondan_tasks.contract.events import mailbox_name
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.contract.table_rows import naming
+from goondan_tasks.fleet.connections import ConnectionStatus, status_of
 
 #: how long a Connection is kept after its last process
 TTL_SECONDS = 30 * 86_400
@@ -23,23 +26,6 @@ MAX_CURSOR_BYTES = 65_536
 _LONGEST_REASON = 2_000
 
 Outcome = Literal["events", "refused"]
-
-
-class ConnectionStatus(WireModel):
-    """A Connection, as ``goondan connectors list --json`` prints it."""
-
-    name: str
-    connector: str
-    #: ``running``: a process holds its lease
-    state: Literal["running", "stopped"]
-    #: the process: ``<host>:<pid>``
-    process: str | None = None
-    since: str | None = None
-    #: accepted, and refused because they were not valid or no rule fitted
-    events: int = 0
-    refused: int = 0
-    last_event_at: str | None = None
-    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +36,7 @@ class Lease:
     token: str
     #: ``<host>:<pid>``
     owner: str
+    connector: str
 
 
 class ConnectionStore:
@@ -79,8 +66,12 @@ class ConnectionStore:
 
     def hold(self, lease: Lease) -> float:
         """Take or renew a lease; return 0, or how long another process holds it (seconds)."""
-        arguments = (lease.token, lease.owner, int(self.lease_seconds * 1000), TTL_SECONDS)
-        return self._run(self._hold, lease, *arguments) / 1000
+        place = ":".join(lease.key.rsplit(":", 2)[1:])
+        terms = (int(self.lease_seconds * 1000), TTL_SECONDS, lease.connector, place)
+        keys, arguments = [lease.key, self._keys.connections], (lease.token, lease.owner, *terms)
+        hold: ScriptCall[int] = ScriptCall(self._hold, keys, arguments)
+        with naming(*keys):
+            return hold.run(self._redis) / 1000
 
     def let_go(self, lease: Lease, error: str = "") -> None:
         """End a lease; ``error`` is how the process ended, if it failed."""
@@ -90,6 +81,18 @@ class ConnectionStore:
         """Count an event, and note when it came, or why it was refused."""
         noted = ("lastEventAt", "now") if outcome == "events" else ("lastError", _reason(error))
         self._run(self._note, lease, lease.token, TTL_SECONDS, outcome, *noted)
+
+    def note_error(self, lease: Lease, error: str) -> None:
+        """Note how a run has failed whose lease others share."""
+        self._run(self._note, lease, lease.token, TTL_SECONDS, "", "lastError", _reason(error))
+
+    def waiting(self, agent: str, instance_key: str) -> int:
+        """Return how many events wait: those in the agent's queue, or in the instance's mailbox if they are
+        more. Events behind others of their instance leave the queue when a worker has seen them."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.llen(events_queue(agent))
+            pipe.llen(self._keys.mailbox(mailbox_name(agent, instance_key)))
+            return max(int(count or 0) for count in rows_of(pipe))
 
     def cursor(self, name: str) -> Any:
         """Return a Connection's cursor, ``None`` if there is none."""
@@ -116,6 +119,27 @@ class ConnectionStore:
                 suggestion="Let this process end: the other one goes on.",
             )
 
+    def now(self) -> float:
+        """Return the time of Redis, in ms since the epoch."""
+        return redis_time(self._redis)
+
+    def slot(self, name: str, trigger: int, timing: str) -> int | None:
+        """Return the last slot (ms) that a trigger was called for; ``None`` if it had another timing."""
+        with naming(self.key(name)):
+            kept = cast("bytes | None", self._redis.hget(self.key(name), f"slot:{trigger}"))
+        slot, _, of = (kept or b"").decode(errors="replace").partition(" ")
+        return int(slot) if of == timing and slot.isdecimal() else None
+
+    def move_slot(self, lease: Lease, trigger: int, timing: str, slot: int) -> None:
+        """Store the last slot (ms) of a trigger; ``timing`` is a digest of what decides its slots.
+
+        Raises:
+            ConnectorError: another process has the lease.
+        """
+        noted = (f"slot:{trigger}", f"{slot} {timing}")
+        if not self._run(self._note, lease, lease.token, TTL_SECONDS, "", *noted):
+            raise ConnectorError("Another process has the lease of this Connection now.")
+
     def statuses(self, connectors: Mapping[str, str]) -> list[ConnectionStatus]:
         """Return how Connections fare; ``connectors`` has the Connector of each by its name."""
         now = redis_time(self._redis)
@@ -123,8 +147,7 @@ class ConnectionStore:
         for name, connector in connectors.items():
             with naming(self.key(name)):
                 rows = cast("dict[bytes, bytes]", self._redis.hgetall(self.key(name)))
-            fields = {key.decode(): value.decode(errors="replace") for key, value in rows.items()}
-            found.append(_status(name, connector, fields, now))
+            found.append(status_of(unquote(self._workspace), name, connector, rows, now))
         return found
 
     def _run(self, script: Script, lease: Lease, *arguments: Any) -> int:
@@ -133,27 +156,5 @@ class ConnectionStore:
 
 
 def _reason(error: str) -> bytes:
-    """Return a text about an error, which a connector may have written, as it is stored."""
-    return error[:_LONGEST_REASON].encode("utf-8", "backslashreplace")
-
-
-def _status(name: str, connector: str, fields: Mapping[str, str], now: float) -> ConnectionStatus:
-    is_running = "token" in fields and _number(fields, "until") > now
-    last = _number(fields, "lastEventAt")
-    return ConnectionStatus(
-        name=name,
-        connector=connector,
-        state="running" if is_running else "stopped",
-        process=fields.get("owner") if is_running else None,
-        since=iso_time(_number(fields, "since")) if is_running else None,
-        events=int(_number(fields, "events")),
-        refused=int(_number(fields, "refused")),
-        last_event_at=iso_time(last) if last else None,
-        last_error=fields.get("lastError"),
-    )
-
-
-def _number(fields: Mapping[str, str], name: str) -> float:
-    """Return a number that a script has written; 0 for what another program has."""
-    text = fields.get(name, "")
-    return float(text) if text.isdecimal() and len(text) < 16 else 0.0
+    """Return a text about an error, which a connector may have written, as it is stored: without secrets."""
+    return KNOWN_SECRETS.hidden_in_log(error)[:_LONGEST_REASON].encode("utf-8", "backslashreplace")

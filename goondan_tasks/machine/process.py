@@ -81,6 +81,11 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 def url_of(server: socket.socket) -> str:
     """Return the URL of a listening socket."""
     host, port, *_ = server.getsockname()
+    return url_at(host, port)
+
+
+def url_at(host: str, port: int) -> str:
+    """Return the URL of a server at an address."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 

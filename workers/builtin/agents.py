@@ -7,7 +7,7 @@ from goondan_tasks.tool_api import AgentRuntime, JsonObject, ToolContext, ToolEr
 
 async def request(ctx: ToolContext, input: JsonObject) -> JsonObject:
     """Send a request to an agent, and return its answer unless ``async`` is set."""
-    options = {"timeoutMs": input.get("timeoutMs"), "async": input.get("async")}
+    options = {name: input.get(name) for name in ("timeoutMs", "async", "delay", "notBefore")}
     asked = await _runtime(ctx).request(input["target"], _event(input, "agent.request"), options)
     return {
         "target": asked.target,
@@ -21,7 +21,8 @@ async def request(ctx: ToolContext, input: JsonObject) -> JsonObject:
 
 async def send(ctx: ToolContext, input: JsonObject) -> JsonObject:
     """Send an event to an agent without waiting for an answer."""
-    sent = await _runtime(ctx).send(input["target"], _event(input, "agent.send"))
+    options = {name: input.get(name) for name in ("delay", "notBefore")}
+    sent = await _runtime(ctx).send(input["target"], _event(input, "agent.send"), options)
     return {"target": sent.target, "eventId": sent.event_id, "accepted": sent.accepted}
 
 

@@ -4,12 +4,12 @@ Exceptions are logged and pass through unchanged. Values of keys that look secre
 and in the middle of text.
 """
 
-import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from goondan_tasks.contract.failure import message_of_error
+from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.redaction import MASK, hidden_by_place, may_be_secret
 from goondan_tasks.extension_api import ExtensionApi, StepContext, ToolCallContext, TurnContext
 from goondan_tasks.messages import JsonObject
@@ -42,26 +42,21 @@ def register(api: ExtensionApi, config: JsonObject) -> None:
         log(f"{event}.{begins}", **common, **details)
         started = time.monotonic()
 
-        def log_end(name: str, write: Callable[..., None], **fields: Any) -> None:
-            write(
-                f"{event}.{name}", **common, **fields, duration_ms=round((time.monotonic() - started) * 1000)
+        def log_failure(error: BaseException) -> None:
+            code = getattr(error, "code", None)
+            (api.logger.error if level == "error" else api.logger.warning)(
+                f"{event}.failed",
+                **common,
+                error=type(error).__name__,
+                code=code if isinstance(code, str) else None,
+                reason=redacted_text(message_of_error(error)),
+                duration_ms=_since(started),
             )
 
-        def log_failure(_kind: Any, error: BaseException | None, _traceback: Any) -> None:
-            if error is not None:
-                code = getattr(error, "code", None)
-                log_end(
-                    "failed",
-                    api.logger.error if level == "error" else api.logger.warning,
-                    error=type(error).__name__,
-                    code=code if isinstance(code, str) else None,
-                    reason=redacted_text(message_of_error(error)),
-                )
-
-        with contextlib.ExitStack() as stack:
-            stack.push(log_failure)
+        with OnError(log_failure):
             result = await ctx.next()
-            log_end("completed", log, **({"status": result.status} if event == "tool" else {}))
+        status = {"status": result.status} if event == "tool" else {}
+        log(f"{event}.completed", **common, **status, duration_ms=_since(started))
         return result
 
     @awaits_next_alone
@@ -83,6 +78,10 @@ def register(api: ExtensionApi, config: JsonObject) -> None:
     api.pipeline.register("toolCall", logged_tool_call, PRIORITY)
     api.pipeline.register("step", logged_step, PRIORITY)
     api.pipeline.register("turn", logged_turn, PRIORITY)
+
+
+def _since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)
 
 
 def _options(config: JsonObject) -> JsonObject:

@@ -13,7 +13,8 @@ async def register(api: ExtensionApi, config: JsonObject) -> None:
         ConfigError: the config is not valid, or the extra ``mcp`` is not installed.
     """
     with extra("mcp"):  # optional: only now
-        from workers.mcp.servers import McpServers, RestartTimes
+        from workers.mcp.agent_servers import McpServers
+        from workers.mcp.servers import RestartTimes
     servers = McpServers(api, process_board(), RestartTimes())
     api.events.on("extension.unloading", lambda _event: servers.stop())
     await servers.start(config)

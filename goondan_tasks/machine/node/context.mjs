@@ -1,4 +1,4 @@
-// The context of handlers (004, ToolContext), with our additions: progress, signal, deadline, pending, callbackUrl.
+// The context of handlers (004, ToolContext), with our additions: progress, emit, signal, deadline, pending, callbackUrl.
 // Handlers of the older version also have the fields of that version (002 §4.3).
 
 import { noCallbackUrl } from './entry.mjs';
@@ -74,6 +74,10 @@ class ToolContext {
 
   progress = (done, total = null, message = null) => {
     this.#call.say('progress', { args: [done, total, message] });
+  };
+
+  emit = (chunk) => {
+    this.#call.emit(chunk);
   };
 
   pending = (handle, output, options) => new Pending(handle, output, options);

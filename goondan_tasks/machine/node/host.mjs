@@ -15,6 +15,7 @@
 //     {"t": "value", "id": 1, "value": …}      or "pending" or "error": how a call has ended
 //     {"t": "log", "id": 1, "level": "info", "event": "…"}    id 0: of no call
 //     {"t": "progress", "id": 1, "args": […]}
+//     {"t": "output", "id": 1, "events": [{"chunk": …}]}      what handlers emit; {"truncated": true} after too much
 //     {"t": "ask", "id": 1, "ask": 7, "method": "runtime.request", "args": […]}
 //     {"t": "pong", "id": 4}
 //
@@ -33,10 +34,15 @@ import { requireJson } from './values.mjs';
 const CHANNEL = 3;
 /** Log lines are dropped while more characters than this wait to be sent. */
 const MOST_UNSENT = 16_000_000;
+/** Of what a handler emits: the largest chunk, and all of a call, in bytes (goondan_tasks/contract/output.py). */
+const LARGEST_CHUNK = 65_536;
+const MOST_EMITTED_BYTES = 1_048_576;
+/** How long chunks are gathered, in ms. */
+const GATHER_MS = 20;
 
 // handlers may replace globals
 const { parse, stringify } = JSON;
-const { AbortController, AbortSignal, Buffer, Promise, fetch, setImmediate } = globalThis;
+const { AbortController, AbortSignal, Buffer, Promise, fetch, setImmediate, setTimeout } = globalThis;
 const byteLength = Buffer.byteLength.bind(Buffer);
 const exit = process.exit.bind(process);
 
@@ -68,6 +74,8 @@ class Call {
     this.order = order;
     this.id = order.id;
     this.abort = new AbortController();
+    this.emitted = [];
+    this.emittedBytes = 0;
   }
 
   /** Whether the worker still waits for it. */
@@ -96,8 +104,31 @@ class Call {
     send({ t: kind, id: this.id, ...fields });
   }
 
+  /** Gather output of the handler, to be sent in a moment if anybody follows it. */
+  emit(chunk) {
+    const { value, bytes } = checkedChunk(chunk);
+    if (!this.order.ctx.followed || !this.isLive || this.emittedBytes > MOST_EMITTED_BYTES) {
+      return;
+    }
+    this.emittedBytes += bytes;
+    this.emitted.push(this.emittedBytes > MOST_EMITTED_BYTES ? { truncated: true } : { chunk: value });
+    if (this.emitted.length === 1) {
+      setTimeout(() => this.sendEmitted(), GATHER_MS);
+    }
+  }
+
+  /** Send what was emitted since the last time. */
+  sendEmitted() {
+    const events = this.emitted;
+    this.emitted = [];
+    if (events.length > 0) {
+      this.say('output', { events });
+    }
+  }
+
   end(message) {
     if (calls.delete(this.id)) {
+      this.sendEmitted();
       try {
         if (this.isOfTool && message.t !== 'error') {
           requireJson(message.value, 'output');
@@ -243,9 +274,24 @@ function encoded(message) {
   const text = stringify({ __proto__: null, ...message });
   const bytes = byteLength(text);
   if (bytes > mostBytes) {
-    throw new PayloadTooLargeError(bytes);
+    throw new PayloadTooLargeError(
+      `The handler's message to the worker takes ${bytes} bytes; at most ${mostBytes} are allowed.`,
+    );
   }
   return `${bytes}:${text}\n`;
+}
+
+/** Return a chunk of output as it is now, and its size as text or JSON; throws if it is neither, or too large. */
+function checkedChunk(chunk) {
+  if (typeof chunk !== 'string') {
+    requireJson(chunk, 'emit: the chunk');
+  }
+  const text = typeof chunk === 'string' ? chunk : (stringify(chunk) ?? 'null');
+  const bytes = byteLength(text);
+  if (bytes > LARGEST_CHUNK) {
+    throw new PayloadTooLargeError(`emit: the chunk takes ${bytes} bytes; at most ${LARGEST_CHUNK} are allowed.`);
+  }
+  return { value: typeof chunk === 'string' ? chunk : parse(text), bytes };
 }
 
 class PayloadTooLargeError extends Error {
@@ -254,10 +300,6 @@ class PayloadTooLargeError extends Error {
   /** It was not raised by the handler. */
   stack = undefined;
   suggestion = 'Write large data into a file of the workdir, and return its path.';
-
-  constructor(bytes) {
-    super(`The handler's message to the worker takes ${bytes} bytes; at most ${mostBytes} are allowed.`);
-  }
 }
 
 class ToolOutputError extends Error {

@@ -81,6 +81,11 @@ export interface ToolContext extends ExecutionContext {
   readonly callbackUrl: string;
   /** Ours: report to the caller that `done` of `total` is done, and the current activity. */
   progress(done: number, total?: number | null, message?: string | null): void;
+  /**
+   * Ours: show text or a JSON value of at most 64 KiB to those who follow the call or its Turn, of a run at most 1 MiB.
+   * Texts in succession are joined. It is written nowhere if nobody follows.
+   */
+  emit(chunk: JsonValue): void;
   /** Ours: the value to return if the work continues elsewhere. */
   pending(handle: string, output?: JsonValue, options?: { ttlSeconds?: number }): Pending;
 }
@@ -99,7 +104,13 @@ export interface AgentEvent {
   outputSchema?: JsonObject;
 }
 
-export interface AgentRuntimeRequestOptions {
+/** Ours: when the agent gets the event: `delay` seconds from now, or not before a time (ISO 8601). One of the two. */
+export interface AgentRuntimeSendOptions {
+  delay?: number;
+  notBefore?: Date | string;
+}
+
+export interface AgentRuntimeRequestOptions extends AgentRuntimeSendOptions {
   timeoutMs?: number;
   /** Ours: the JSON Schema of the answer of an agent that thinks. */
   outputSchema?: JsonObject;
@@ -157,7 +168,7 @@ export type AgentRuntimeCatalogResult = {
 
 export interface AgentToolRuntime {
   request(target: string, event: AgentEvent, options?: AgentRuntimeRequestOptions): Promise<AgentRuntimeRequestResult>;
-  send(target: string, event: AgentEvent): Promise<AgentRuntimeSendResult>;
+  send(target: string, event: AgentEvent, options?: AgentRuntimeSendOptions): Promise<AgentRuntimeSendResult>;
   spawn(target: string, options?: AgentRuntimeSpawnOptions): Promise<AgentRuntimeSpawnResult>;
   list(options?: AgentRuntimeListOptions): Promise<AgentRuntimeListResult>;
   catalog(): Promise<AgentRuntimeCatalogResult>;

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from goondan_tasks.authoring.connector_api import ConnectorEvent
-from goondan_tasks.bundle.resources import IngressRule
+from goondan_tasks.bundle.connection_spec import IngressRule
 from goondan_tasks.connectors.routing import route
 from goondan_tasks.contract.errors import ConnectorError
 from goondan_tasks.contract.messages import LONGEST_INSTANCE_KEY

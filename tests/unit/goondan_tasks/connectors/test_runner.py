@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker_config.process_group import ProcessGroup
 from goondan_tasks.connectors.handover import Source
 from goondan_tasks.connectors.process import ConnectorProgram
 from goondan_tasks.connectors.runner import ConnectionRunner
 from goondan_tasks.connectors.store import Lease
 from goondan_tasks.fleet.crash_backoff import BackoffRules
+from tests.processes import runs
 from tests.waiting import wait_until
 
 PATIENCE = 30
@@ -23,12 +23,15 @@ PATIENCE = 30
 class FakeStore:
     """Leases that are always free, and what was noted."""
 
-    def __init__(self, renew: Callable[[], float]) -> None:
-        self.lease_seconds = 1.0
+    def __init__(self, renew: Callable[[], float], lease_seconds: float) -> None:
+        self.lease_seconds = lease_seconds
         self._renew = renew
         self._holder = ""
         #: how runs have ended
         self.ended: list[str] = []
+        #: what was counted, and how often the agent was looked at, which never has room
+        self.counted: list[str] = []
+        self.looks = 0
 
     def key(self, name: str) -> str:
         return name
@@ -42,30 +45,43 @@ class FakeStore:
     def let_go(self, lease: Lease, error: str = "") -> None:
         self.ended.append(error[:2_000])
 
-    def count(self, *_: Any) -> None:
-        pass
+    def count(self, _: Lease, what: str, *__: Any) -> None:
+        self.counted.append(what)
+
+    def waiting(self, *_: Any) -> int:
+        self.looks += 1
+        return 1_000
 
 
 @contextmanager
 def running(
-    folder: Path, code: str, *, renew: Callable[[], float] = lambda: 0
+    folder: Path, code: str, *, renew: Callable[[], float] = lambda: 0, lease_seconds: float = 30.0
 ) -> Iterator[tuple[ConnectionRunner, FakeStore]]:
     """Run a connector with this code."""
     entry = folder / "connector.py"
     entry.write_text(dedent(code))
-    store: Any = FakeStore(renew)
+    store: Any = FakeStore(renew, lease_seconds)
     client: Any = SimpleNamespace()
-    with ProcessGroup() as group:
-        runner = ConnectionRunner(
-            ConnectorProgram(entry, "notes", "file", {"FOLDER": str(folder)}, {}),
-            Source("notes", "file", (), "clerk"),
-            client=client, store=store, group=group, owner="here:1",
-            backoff=BackoffRules(crashes=1, first_ms=10, longest_ms=10),
-        )  # fmt: skip
-        runner.start()
-        yield runner, store
-        runner.stop()
-        assert runner.join(PATIENCE)
+    runner = ConnectionRunner(
+        ConnectorProgram(entry, "notes", "file", {"FOLDER": str(folder)}, {}),
+        Source("notes", "file", (), "clerk"),
+        client=client, store=store, owner="here:1",
+        backoff=BackoffRules(crashes=1, first_ms=10, longest_ms=10),
+    )  # fmt: skip
+    runner.start()
+    yield runner, store
+    runner.stop()
+    assert runner.join(PATIENCE)
+
+
+def test_event_that_waits_when_its_program_ends_is_not_refused(tmp_path: Path) -> None:
+    code = """
+        def connect(ctx):
+            ctx.emit({"name": "note", "message": {"type": "text", "text": "hi"}, "instanceKey": "own"})
+        """
+    with running(tmp_path, code) as (_, store):
+        wait_until(lambda: store.looks, PATIENCE)
+    assert store.counted == []
 
 
 def test_connector_ends_although_the_renewal_of_its_lease_waits(tmp_path: Path) -> None:
@@ -74,9 +90,10 @@ def test_connector_ends_although_the_renewal_of_its_lease_waits(tmp_path: Path) 
         return 0
 
     code = "import asyncio\nasync def connect(ctx):\n    await asyncio.sleep(60)\n"
-    with running(tmp_path, code, renew=wait_for_redis) as (_, store):
+    with running(tmp_path, code, renew=wait_for_redis, lease_seconds=1.0) as (_, store):
         wait_until(lambda: store.ended, PATIENCE)
-    assert store.ended[0] == "Its lease could not be renewed."
+    # the connector's process counts the time, too; which of the two ends it first is chance
+    assert store.ended[0] in {"Its lease could not be renewed.", "It ended with 75."}
 
 
 @pytest.mark.parametrize(
@@ -177,3 +194,19 @@ def test_connector_that_ignores_its_end_is_killed(tmp_path: Path) -> None:
         runner.stop()
         assert runner.join(PATIENCE)
     assert store.ended == ["It did not end when it was asked to."]
+
+
+def test_what_a_connector_has_started_ends_with_it(tmp_path: Path) -> None:
+    code = """
+        import os, subprocess
+        from pathlib import Path
+        async def connect(ctx):
+            child = subprocess.Popen(["sleep", "600"])
+            with Path(ctx.config["FOLDER"], "children").open("a") as file:
+                print(child.pid, file=file)
+            os._exit(7)
+    """
+    with running(tmp_path, code) as (_, store):
+        wait_until(lambda: len(store.ended) > 1, PATIENCE)
+        first = int((tmp_path / "children").read_text().split()[0])
+    wait_until(lambda: not runs(first), PATIENCE)

@@ -8,6 +8,8 @@ from redis import Redis
 from broker_config.keys import Keys
 from goondan_tasks.connectors.store import ConnectionStore, Lease
 from goondan_tasks.contract.errors import ConnectorError, RecordDamagedError
+from goondan_tasks.contract.redaction import KNOWN_SECRETS
+from goondan_tasks.fleet.connections import all_connections
 from tests.waiting import wait_until
 
 
@@ -17,7 +19,7 @@ def store(redis: Redis) -> Iterator[ConnectionStore]:
 
 
 def lease(store: ConnectionStore, token: str) -> Lease:
-    return Lease(store.key("notes"), token, f"host:{token}")
+    return Lease(store.key("notes"), token, f"host:{token}", "file")
 
 
 def test_one_process_holds_a_connection(store: ConnectionStore) -> None:
@@ -104,3 +106,81 @@ def test_reason_that_is_no_unicode_is_stored(store: ConnectionStore) -> None:
     assert store.statuses({"notes": "file"})[0].last_error == "odd \\ud800 text"
     store.let_go(holder, "\udfff")
     assert store.statuses({"notes": "file"})[0].last_error == "\\udfff"
+
+
+def test_events_wait_in_the_queue_of_an_agent_or_in_a_mailbox(store: ConnectionStore, redis: Redis) -> None:
+    assert store.waiting("clerk", "room/1") == 0
+    redis.rpush("agent.clerk.events", *"abc")
+    redis.rpush("goondan:mailbox:clerk@room%2F1", *"abcde")
+    assert [store.waiting("clerk", key) for key in ("room/1", "room/2")] == [5, 3]
+    assert store.waiting("expert", "room/1") == 0
+
+
+def test_damaged_mailbox_holds_nothing_back(store: ConnectionStore, redis: Redis) -> None:
+    redis.set("goondan:mailbox:clerk@room", "text")
+    redis.rpush("agent.clerk.events", "a")
+    assert store.waiting("clerk", "room") == 1
+
+
+def test_processes_that_share_a_lease_count_together(store: ConnectionStore) -> None:
+    shared = [Lease(store.key("notes"), "http", owner, "file") for owner in ("here:1", "there:2")]
+    for one in shared:
+        assert store.hold(one) == 0
+        store.count(one, "events")
+    store.note_error(shared[0], "it has ended")
+    [status] = store.statuses({"notes": "file"})
+    assert (status.state, status.process, status.events) == ("running", "there:2", 2)
+    assert status.last_error == "it has ended"
+
+
+def test_reason_of_a_failure_is_kept_without_secrets(store: ConnectionStore) -> None:
+    KNOWN_SECRETS.add("123456:the-token-of-a-bot")
+    holder, url = lease(store, "a"), "https://x.example/bot123456:the-token-of-a-bot/getUpdates"
+    store.hold(holder)
+    store.count(holder, "refused", f"cannot ask {url}")
+    [refused] = store.statuses({"notes": "file"})
+    store.let_go(holder, f"HTTPError: 404 of {url}")
+    [failed] = store.statuses({"notes": "file"})
+
+    assert refused.last_error == "cannot ask https://x.example/bot***/getUpdates"
+    assert failed.last_error == "HTTPError: 404 of https://x.example/bot***/getUpdates"
+
+
+def test_connections_of_all_workspaces_are_listed(store: ConnectionStore, redis: Redis) -> None:
+    keys = Keys()
+    other = ConnectionStore(redis, keys, "home: a b/c", lease_seconds=30)
+    store.hold(lease(store, "a"))
+    other.hold(Lease(other.key("my notes"), "b", "there:2", "chat"))
+    redis.zadd(keys.connections, {"gone:notes": 1, "\xff": 2})
+
+    first, second = all_connections(redis, keys)
+    assert (first.full_name, first.connector, first.process) == ("home: a b/c/my notes", "chat", "there:2")
+    assert (second.full_name, second.connector, second.state) == ("office/notes", "file", "running")
+    redis.delete(keys.connections)
+    redis.set(keys.connections, "x")
+    assert all_connections(redis, keys) == []
+    assert store.hold(lease(store, "a")) == 0
+    redis.delete(store.key("notes"))
+    assert store.hold(lease(store, "c")) == 0
+
+
+def test_cursor_moves_on_in_a_redis_that_came_back_empty(store: ConnectionStore, redis: Redis) -> None:
+    """A connector that has its place in memory goes on from there before its lease is renewed."""
+    holder = lease(store, "a")
+    store.hold(holder)
+    redis.delete(store.key("notes"))
+    store.count(holder, "events")
+    store.move_cursor(holder, 6)
+    store.move_cursor(holder, 7)
+    assert store.cursor("notes") == 7
+    assert store.hold(lease(store, "b")) == 0
+    with pytest.raises(ConnectorError, match="Another process has the lease"):
+        store.move_cursor(holder, 8)
+
+
+def test_cursor_moves_after_a_lease_that_nobody_has_taken(store: ConnectionStore, redis: Redis) -> None:
+    holder = lease(store, "http")
+    store.hold(holder)
+    redis.hset(store.key("notes"), "until", 1)
+    store.move_cursor(holder, 7)
+    assert store.cursor("notes") == 7

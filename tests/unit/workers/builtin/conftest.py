@@ -26,7 +26,7 @@ from workers.builtin.text_transform import handlers as text_transform
 from workers.builtin.wait import handlers as wait
 from workers.concurrency.watchdog import Watchdog
 from workers.processes.programs import ProcessRunner
-from workers.progress_reporter import ProgressReporter
+from workers.reporters import ProgressReporter
 
 HANDLERS = {
     "bash": bash,
@@ -75,7 +75,7 @@ def context(workdir: Path) -> ToolContext:
         workdir=workdir,
         logger=structlog.get_logger(),
         run_process=ProcessRunner(workdir),
-        progress=ProgressReporter(lambda report, answered: None, Watchdog()),
+        progress=ProgressReporter(bytes, lambda report, answered: None, Watchdog().watch),
     )
 
 

@@ -24,6 +24,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "eventType": "agent.request",
         "timeoutMs": 60_000,
         "async": False,
+        "delay": ...,
+        "notBefore": ...,
         "metadata": ...,
     },
     "agents__send": {
@@ -31,6 +33,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "input": ...,
         "instanceKey": ...,
         "eventType": "agent.send",
+        "delay": ...,
+        "notBefore": ...,
         "metadata": ...,
     },
     "agents__spawn": {"target": ..., "instanceKey": ..., "cwd": ...},
