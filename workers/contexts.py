@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from goondan_tasks.authoring.agent_api import AgentContext
 from goondan_tasks.authoring.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.contract.call_fields import shown_id
+from goondan_tasks.contract.call_fields import followed_by, shown_id
 from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.conversation import Conversation
 from goondan_tasks.contract.errors import HandoffError, ToolTimeoutError
@@ -37,6 +37,9 @@ class AgentAccess(Protocol):
 
     def runtime(self, job: Job, services: ContextServices, workdir: Path, deadline: datetime) -> AgentRuntime:
         """Make the ``ctx.runtime`` of a tool's handler."""
+
+    async def reply(self, run: Run, answer: Any) -> None:
+        """Send the answer of a Turn to where its event came from, if its Connection says so."""
 
     def conversation(self, run: Run) -> Conversation | None:
         """Return the conversation with which a Turn begins; ``None`` unless the agent thinks. It may block.
@@ -121,6 +124,7 @@ class ContextFactory:
             "workdir": str(workdir),
             "deadline": (time() + limit_seconds) * 1000,
             "runtime": self.agents is not None,
+            "followed": followed_by(call, call_id) is not None,
             "callbackUrl": None if url is None else callback_url(url, call_id, token),
         }
 
@@ -148,6 +152,7 @@ class ContextFactory:
             logger=services.logger(job),
             run_process=ProcessRunner(workdir, deadline, cancellation, environment, sandbox),
             progress=services.progress(job),
+            emit=services.emit(job),
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
             **self._reach(job, services, workdir, deadline),

@@ -236,6 +236,8 @@ class Executor:
         )
         if state.conversation is not None:  # middlewares may have changed it since
             await _to_its_end(state.conversation.end, beside)
+        if self.contexts.agents is not None:
+            await self.contexts.agents.reply(run, answer)
         return run.ok(answer, job.started_at)
 
     async def _onion(self, job: Job, plan: Plan, begin: Handle, beside: RunOnThread) -> Any:
@@ -334,7 +336,8 @@ class Executor:
                 endings.tell(run, untold)
             return blocking(endings.storable(run, made, plan.tool.bound))
 
-        ended = outcome_of(result)
+        # raised again, an error would have further frames, of ours
+        ended: FunctionOutcome[ToolCallResult] = outcome_of(result) if outcome.error is None else outcome
         if ended.error is None:
             return ended.get()
         return self._of_error(job, ended.error)

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from broker_config import serializer
 from broker_config.queues import agent_of, is_events_queue
+from broker_config.scripts import ScriptCall
 from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.contract.call_fields import (
     BARE_FIELDS,
@@ -45,7 +46,7 @@ from workers.cancellation import Cancellation, Watch
 from workers.concurrency.slots import ReleasedSlot
 from workers.concurrency.watchdog import CallOff
 from workers.plan import Plan
-from workers.progress_reporter import ProgressReporter
+from workers.reporters import OutputEmitter, ProgressReporter, Reporter
 from workers.turns.turn_state import TurnState
 
 T = TypeVar("T")
@@ -55,6 +56,8 @@ LimitHandler = Callable[[float], CallOff]
 
 #: the fields of a producer's call
 _PRODUCED_FIELDS = BARE_FIELDS | STEP_FIELDS
+
+_ALL_TEXTS = frozenset({str})
 
 _meta_texts = itemgetter(*META_TEXTS)
 
@@ -77,7 +80,7 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
         and call.get("v") == 1
         and "args" in call
         and bool(call.get("instanceKey"))
-        and all(type(call.get(name)) is str for name in TEXTS)
+        and _ALL_TEXTS.issuperset(map(type, map(call.get, TEXTS)))
         and call["toolName"] not in EVENT_TOOLS
         and (call.keys().isdisjoint(STEP_FIELDS) or is_sound(call))
     )
@@ -122,6 +125,7 @@ class Job:
         "_claim",
         "_limit_handler",
         "_lines",
+        "_log_fields",
         "_original",
         "_retried",
         "_text",
@@ -138,6 +142,7 @@ class Job:
         "clock",
         "duration_ms",
         "early",
+        "emitter",
         "end_detached",
         "ended_at",
         "error",
@@ -176,10 +181,14 @@ class Job:
     has_result: bool
     #: whether monitors have been told that it began; else they are with its end
     is_told: bool
+    #: made when the handler asks for it
+    reporter: ProgressReporter[ScriptCall[Any]] | None
+    emitter: OutputEmitter[ScriptCall[Any]] | None
     #: made on first use
     _original: ToolCall | None
     _claim: Claim | None
     _lines: RunLines | None
+    _log_fields: CallLogFields | None
     #: limits the time of the handler of a detached call, and calls that off
     _limit_handler: LimitHandler | None
     _call_off: CallOff | None
@@ -234,7 +243,6 @@ class Job:
         self.output_text: bytes | None = None
         #: made when the handler asks for it, or when the call takes long
         self.cancellation: Cancellation | None = None
-        self.reporter: ProgressReporter | None = None
         #: the slot of a call that waits, or has waited
         self.released_slot: ReleasedSlot | None = None
         #: the input of a Turn, and the tokens of models
@@ -245,9 +253,10 @@ class Job:
         self.end_detached: Callable[[ToolCallResult], None] | None = None
         #: empty if there is no record
         self._text: bytes = text or b""
-        self._retried, self.approved_by = retried, approved_by
+        self._retried, self.approved_by, self._log_fields = retried, approved_by, None
         self.wire, self.result, self.error, self.has_result, self.is_told = b"", None, None, False, False
         self._original = self._claim = self._lines = self._limit_handler = self._call_off = None
+        self.reporter = self.emitter = None
 
     @classmethod
     def of_claim(cls, claim: Claim, queue: str) -> Self:
@@ -342,14 +351,25 @@ class Job:
             self.turn_state = TurnState()
         return self.turn_state
 
-    def let_go(self) -> bytes | None:
+    def let_go(self) -> Sequence[ScriptCall[Any]]:
         """End the cancellation: the handler has ended, and was not detached.
 
-        Return its last report of progress, which must be stored before its result.
+        Return what writes its last progress and output, which must be stored before its result.
         """
         if self.cancellation is not None:
             self.cancellation.end()
-        return None if self.reporter is None else self.reporter.last()
+        return self.last_reports()
+
+    def last_reports(self) -> Sequence[ScriptCall[Any]]:
+        """Return what writes the last progress and output of a handler that has ended."""
+        if self.reporter is None and self.emitter is None:
+            return ()
+        return [last for one in self.reporters if (last := one.last()) is not None]
+
+    @property
+    def reporters(self) -> list[Reporter[ScriptCall[Any]]]:
+        """What the handler has asked for to tell of itself."""
+        return [one for one in (self.reporter, self.emitter) if one is not None]
 
     @property
     def key(self) -> str:
@@ -478,14 +498,16 @@ class Job:
     @property
     def log_fields(self) -> CallLogFields:
         """The fields of each log line about this run; some are missing if the call cannot be read."""
-        call: JsonObject = {}
-        with contextlib.suppress(ValueError):
-            call = self.read()
-        correlation_id, instance = call.get("correlationId"), call.get("instanceKey")
-        tool, trace_id = call.get("toolName"), call.get("traceId")
-        return CallLogFields(
-            self.agent, self.attempt, self.id, correlation_id, instance, tool, trace_id, self.worker
-        )
+        if self._log_fields is None:
+            call: JsonObject = {}
+            with contextlib.suppress(ValueError):
+                call = self.read()
+            correlation_id, instance = call.get("correlationId"), call.get("instanceKey")
+            tool, trace_id = call.get("toolName"), call.get("traceId")
+            self._log_fields = CallLogFields(
+                self.agent, self.attempt, self.id, correlation_id, instance, tool, trace_id, self.worker
+            )
+        return self._log_fields
 
     @property
     def tool_name(self) -> str:

@@ -14,17 +14,8 @@ from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.contract.errors import OAuthStoreError, extra
 from goondan_tasks.contract.messages import JsonObject, ToolCall
 from goondan_tasks.contract.wording import member
-from goondan_tasks.machine.process import close_to_other_processes
 from goondan_tasks.oauth.apps import apps_of
-from goondan_tasks.oauth.manager import (
-    OAuthManager,
-    OAuthTokenResult,
-    RefreshesInFlight,
-    open_keys,
-    open_store,
-    require_keys,
-    store_clock,
-)
+from goondan_tasks.oauth.manager import OAuthManager, OAuthTokenResult, RefreshesInFlight
 from goondan_tasks.oauth.records import AuthSession, OAuthError, Resume
 
 logger = structlog.get_logger(__name__)
@@ -98,11 +89,8 @@ def make_oauth(
     if not bundle.oauth_apps:
         return None
     with extra("oauth"):
-        from goondan_tasks.oauth.consent import make_manager, public_url_of
-    close_to_other_processes()
-    keys = open_keys(settings)
-    store = open_store(settings, redis, keys)
-    require_keys(store, keys)
+        from goondan_tasks.oauth.consent import open_manager
+    manager = open_manager(settings, apps_of(bundle.oauth_apps), redis, in_flight)
     agents = bundle.agents_with_commands()
     if settings.oauth_key is None and agents:
         logger.warning(
@@ -111,11 +99,4 @@ def make_oauth(
             key_file=str(settings.oauth_key_path),
             what_to_do="Set GOONDAN_OAUTH_KEY: the commands of these agents can read the file.",
         )
-    manager = make_manager(
-        apps_of(bundle.oauth_apps),
-        store,
-        public_url=public_url_of(settings),
-        clock=store_clock(settings, redis),
-        in_flight=in_flight,
-    )
     return WorkerOAuth(manager, bundle.swarm(settings.swarm).name, settings.redis_url)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from goondan_tasks.authoring.extension_api import ToolCallContext
-from goondan_tasks.authoring.tool_api import Logger, ReportProgress, ToolContext, reaches_agents
+from goondan_tasks.authoring.tool_api import EmitOutput, Logger, ReportProgress, ToolContext, reaches_agents
 from goondan_tasks.contract.errors import ToolError
 from goondan_tasks.contract.messages import JsonObject, ToolCall
+from goondan_tasks.contract.output import emit_nowhere
 from workers.cancellation import Cancellation
 from workers.concurrency.slots import ReleasedSlot, Wait
 from workers.concurrency.waits import Waits
@@ -26,6 +27,7 @@ _PARTS: Mapping[str, Callable[["PlainContext"], Any]] = {
     "logger": lambda ctx: ctx._services.logger(ctx._job),
     "workdir": lambda ctx: ctx._services.workdir(ctx._job),
     "progress": lambda ctx: ctx._services.progress(ctx._job),
+    "emit": lambda ctx: ctx._services.emit(ctx._job),
     "deadline": lambda ctx: datetime.now(UTC) + timedelta(seconds=ctx._job.seconds_left),
     "_is_cancelled": lambda ctx: ctx._job.ensure_cancellation().is_set,
 }
@@ -72,6 +74,9 @@ class ContextServices(Protocol):
 
     def progress(self, job: Any) -> ReportProgress:
         """Return what reports the call's progress."""
+
+    def emit(self, job: Any) -> EmitOutput:
+        """Return what emits the call's output."""
 
     def context(self, job: Any) -> Any:
         """Make the whole context: a ToolContext, or the AgentContext of a Turn."""
@@ -140,6 +145,7 @@ def wire_of(ctx: ToolContext) -> JsonObject:
         "workdir": str(ctx.workdir),
         "deadline": None if ctx.deadline is None else ctx.deadline.timestamp() * 1000,
         "runtime": reaches_agents(ctx),
+        "followed": ctx.emit is not emit_nowhere,
         "callbackUrl": _callback_of(ctx),
     }
 

@@ -39,6 +39,8 @@ from workers.delivery.result_writer import ResultWriter, Retries
 from workers.delivery.spans import run_spans
 from workers.forks import claim_process
 from workers.instances.service import Collector
+from workers.mcp import process_board
+from workers.mcp.suspended import SuspendedCalls
 from workers.processes.isolation import Children
 from workers.processes.lease_guard_process import GuardTerms, LeaseGuardProcess
 from workers.revisions.factory import RevisionFactory, active_revision
@@ -125,6 +127,7 @@ class WorkerRuntime:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         monitors = Monitors(ledger.redis, settings)
         reaper = Reaper(ledger, settings.help_url, monitors)
+        process_board().suspended = SuspendedCalls(ledger, reaper)
         children = Children()
         event_loop = EventLoopThread()
         writer = PipelinedWriter(ledger.redis, preloaded=ledger.unawaited_scripts)
@@ -149,10 +152,10 @@ class WorkerRuntime:
             sync = RevisionSync(
                 followed, record, revisions, standby=standby, news=news, look_seconds=look_seconds
             )
-        limiter = CallLimiter(ledger, writer, revisions.registry, watchdog)
+        limiter = CallLimiter(ledger, writer, revisions.registry)
         spans, log = run_spans(), CallLog(settings, log_stream())
         counts = CallCounts(lambda agent, tool: revisions.active.registry.known(agent, tool))
-        retries = Retries(ledger, writer, reaper, revisions.registry, leases, cancels, watchdog, monitors)
+        retries = Retries(ledger, writer, reaper, revisions.registry, cancels)
         result_writer = ResultWriter(
             ledger, writer, reaper, limiter, leases, cancels, retries, spans, log, counts, monitors
         )

@@ -20,19 +20,19 @@ from typing import Any, Unpack
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.authoring.tool_api import Logger, ReportProgress
+from goondan_tasks.authoring.tool_api import EmitOutput, Logger, ReportProgress
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.contract.calls import CallFields, Run, identity_of, new_call
 from goondan_tasks.contract.events import queue_of
 from goondan_tasks.contract.logs import temporary_logging
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult, wall_clock
+from goondan_tasks.contract.output import emit_nowhere, report_of
 from goondan_tasks.contract.wording import require_keywords
 from goondan_tasks.ledger.record import Claim, Verdict
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, beside_loop
 from workers.concurrency.slots import KeptSlot, ReleasedSlot, Wait
 from workers.concurrency.threads import on_new_thread
-from workers.concurrency.watchdog import Watchdog
 from workers.executor import Executor, Mark
 from workers.javascript.tools import Hosts
 from workers.job import Job
@@ -40,7 +40,6 @@ from workers.kept_lines import logger_of
 from workers.outcome import awaited_outcome
 from workers.plain_context import PlainContext
 from workers.processes.isolation import Children
-from workers.progress_reporter import ProgressReporter
 from workers.revisions.factory import make_executor, make_extensions, make_registry
 
 #: how long extensions may take to stop what they have started
@@ -59,7 +58,8 @@ def run_tool(
     """Run one call exactly as a worker would: guard, middlewares, arguments, handler, outcome.
 
     The agent's extensions are loaded for it and forgotten afterwards, with their ``api.state``. A tool that
-    needs an approval has it. Reports of ``ctx.progress`` are checked and dropped; ``ctx.cancelled`` is false.
+    needs an approval has it. What ``ctx.progress`` and ``ctx.emit`` take is checked and dropped;
+    ``ctx.cancelled`` is false.
     Log lines go to stderr as those of a worker do, unless the program has configured structlog itself.
 
     The instance's workdir is under ``state_root``, by default a directory that is removed when this returns.
@@ -95,10 +95,7 @@ def run_tool(
 
 
 class LoneServices:
-    """What the contexts of calls need where there is no worker: reports of progress are dropped."""
-
-    def __init__(self) -> None:
-        self._reporter = ProgressReporter(lambda report, answered: None, Watchdog())
+    """What the contexts of calls need where there is no worker: progress and output are dropped."""
 
     def logger(self, job: Job) -> Logger:
         """Return the call's logger."""
@@ -110,7 +107,11 @@ class LoneServices:
 
     def progress(self, job: Job) -> ReportProgress:
         """Return what checks reports of progress."""
-        return self._reporter
+        return _report_nowhere
+
+    def emit(self, job: Job) -> EmitOutput:
+        """Return what checks output."""
+        return emit_nowhere
 
     def context(self, job: Job) -> Any:
         """Make the whole context."""
@@ -119,6 +120,10 @@ class LoneServices:
     def release_slot(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
         """Release no slot: there is none."""
         return KeptSlot(wait)
+
+
+def _report_nowhere(done: float, total: float | None = None, message: str | None = None) -> None:
+    report_of(done, total, message)
 
 
 def run_here(

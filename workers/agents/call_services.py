@@ -1,26 +1,24 @@
-"""How a run reaches tools and other agents: ``ctx.runtime``, ``ctx.call`` and ``ctx.step``.
+"""How a run reaches tools and other agents: ``ctx.runtime`` and ``ctx.call``.
 
 Each is written once, as coroutines. For plain code, :func:`in_plain_code` runs them on the caller's thread.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 
-from goondan_tasks.authoring.extension_api import StepResult
 from goondan_tasks.authoring.handoff import (
     Asker,
     Handoff,
     accepted,
     handoff_call,
+    moment_of,
     not_answered,
     request_result,
     require_timeout,
@@ -32,15 +30,12 @@ from goondan_tasks.authoring.tool_api import (
     EventLike,
     ListResult,
     RequestResult,
+    ScheduledEvent,
     SendResult,
     SpawnResult,
 )
-from goondan_tasks.contract.calls import identity_of
-from goondan_tasks.contract.catalog import ToolCatalog
-from goondan_tasks.contract.conversation import Conversation
 from goondan_tasks.contract.errors import (
     AgentNotFoundError,
-    MiddlewareError,
     ToolInputValidationError,
     WaitTimeout,
 )
@@ -50,39 +45,24 @@ from goondan_tasks.contract.messages import (
     ToolCall,
     ToolCallResult,
     faults_of,
+    iso_time,
     wall_clock,
 )
-from goondan_tasks.contract.model_messages import StepCallResult
-from goondan_tasks.contract.names import call_identity
-from goondan_tasks.contract.on_error import OnError
-from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.contract.wording import closest
-from goondan_tasks.history import RecordedStep, ReplyCalls, StepCall, StepRecord, TurnCalls
+from goondan_tasks.ledger.record import CallRecord
 from workers.agents.handoffs import Handoffs, Submitted
 from workers.cancellation import Cancellation
 from workers.concurrency.slots import Wait
 from workers.concurrency.waits import Waits
 from workers.instances.service import InstanceService, Spawner
-from workers.turns.pipeline import CoreOutcome, in_plain_code, may_block
-from workers.turns.steps import OpenStep, StepRequest, Steps, patiently
-from workers.turns.turn_state import TurnState
+from workers.turns.pipeline import in_plain_code, may_block
+from workers.turns.steps import patiently
 
 #: a call as an agent writes it
 CallSpec = Mapping[str, Any] | Sequence[Any]
 Options = Mapping[str, Any] | None
 OnResult = Callable[[ToolCallResult], Awaitable[object]]
-StepsNow = Callable[[], Steps]
 T = TypeVar("T")
-
-
-class CallWatch(Protocol):
-    """Observes the tool calls of a Step."""
-
-    async def called(self, calls: Sequence[tuple[str, StepCall]]) -> None:
-        """Note calls, each with its identity."""
-
-    async def answered(self, result: ToolCallResult) -> None:
-        """Note a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +78,14 @@ class Reach:
     async def _get_ready(self) -> None:
         if not self.handoffs.is_ready:
             await may_block(partial(patiently, self.handoffs.get_ready), is_async=self.is_async)
+
+    async def time_of(self, fields: Mapping[str, Any], what: str = "The event") -> str | None:
+        """Return the time before which it must not run; raises as :func:`moment_of`."""
+        moment = moment_of(fields, what)
+        if not moment.delay_ms:
+            return moment.not_before
+        now = partial(patiently, partial(self.handoffs.time_of, moment))
+        return await may_block(now, is_async=self.is_async)
 
     async def _submit_event(self, call: ToolCall) -> None:
         """Submit an event and wait until the ledger has it."""
@@ -174,33 +162,44 @@ class AgentTools(Reach):
             ToolInputValidationError: it is not valid.
             ValueError: it is not made in a run.
         """
-        asker, parent = self.asker, self.asker.call
-        if parent is None:
-            raise ValueError("only a run calls tools")
-        call_id = asker.new_id([tool, args])
-        try:
-            return ToolCall(
-                tool_call_id=f"call_{call_id}",
-                tool_name=tool,
-                args={} if args is None else args,
-                agent_name=asker.name,
-                instance_key=asker.instance_key,
-                turn_id=parent.turn_id,
-                trace_id=parent.trace_id,
-                span_id=call_id[:16],
-                correlation_id=parent.correlation_id,
-                auth=parent.auth,
-                origin=parent.origin,
-                call_chain=parent.call_chain,
-                waiting=parent.waiting,
-                parent_id=asker.call_id,
-                root_id=parent.root_id or asker.call_id,
-                parent_span_id=parent.span_id,
-                timeout_seconds=timeout,
-                **{"bundle_ref": self.bundle_ref, **fields},
-            )
-        except ValidationError as error:
-            raise ToolInputValidationError(f"The call is not valid: {faults_of(error)}.") from error
+        call_id, given = self.asker.new_id([tool, args]), {"bundle_ref": self.bundle_ref, **fields}
+        return tool_call(self.asker, call_id, tool, args, timeout_seconds=timeout, **given)
+
+
+def tool_call(asker: Asker, call_id: str, tool: str, args: Any, **fields: Any) -> ToolCall:
+    """Make a call that belongs to the asker's Turn and trace; ``call_id`` are 32 hexadecimal digits.
+
+    Raises:
+        ToolInputValidationError: it is not valid.
+        ValueError: it is not made in a run.
+    """
+    parent = asker.call
+    if parent is None:
+        raise ValueError("only a run calls tools")
+    try:
+        return ToolCall(
+            tool_call_id=f"call_{call_id}",
+            tool_name=tool,
+            args={} if args is None else args,
+            agent_name=asker.name,
+            instance_key=asker.instance_key,
+            turn_id=parent.turn_id,
+            trace_id=parent.trace_id,
+            span_id=call_id[:16],
+            correlation_id=parent.correlation_id,
+            auth=parent.auth,
+            origin=parent.origin,
+            call_chain=parent.call_chain,
+            waiting=parent.waiting,
+            parent_id=asker.call_id,
+            followed=None if parent.keep is None else True,
+            root_id=parent.root_id or asker.call_id,
+            parent_span_id=parent.span_id,
+            trace_context=parent.trace_context,
+            **fields,
+        )
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The call is not valid: {faults_of(error)}.") from error
 
 
 class AsyncToolCaller(AgentTools):
@@ -226,214 +225,6 @@ def _tool_and_args(call: CallSpec) -> tuple[str, Any]:
     raise ToolInputValidationError(
         f"A call is (tool, args) or {{'toolName': …, 'args': …}}, not {call!r:.200}."
     )
-
-
-@dataclass(slots=True)
-class AgentTurn:
-    """The Steps of one Turn that an agent's entry handles."""
-
-    call: ToolCall
-    #: the number of the event's run; the ids of its Steps differ from those of earlier runs, whose catalogs
-    #: workers remember
-    attempt: int
-    steps_now: StepsNow
-    state: TurnState = field(default_factory=TurnState)
-    #: whether a Step is prepared without Redis, and in the one revision that there is: this does not block
-    prepares_at_once: bool = False
-    calls: TurnCalls = field(default_factory=TurnCalls)
-    #: numbers the Steps, of which several may be open at once
-    indexes: Iterator[int] = field(default_factory=count)
-    #: the ids of the Steps that were opened
-    opened: list[str] = field(default_factory=list)
-
-    def prepare(
-        self, steps: Steps, message: JsonObject | None, conversation: Conversation | None
-    ) -> OpenStep:
-        """Return the next Step; this blocks, and raises as :meth:`Steps.prepare`."""
-        call, index = self.call, next(self.indexes)
-        name = f"step-{index}.{self.attempt}"
-        request = StepRequest(
-            call_identity(call.agent_name, call.instance_key, call.turn_id, name),
-            call,
-            index,
-            message,
-            previous_step_id=self.opened[-1] if self.opened else None,
-            conversation=conversation,
-            ask_model=self.state.ask_model,
-        )
-        return steps.prepare(request)
-
-
-class EntryStep(RecordedStep):
-    """A Step of an agent's entry: see :class:`goondan_tasks.authoring.extension_api.AgentStep`."""
-
-    is_async: ClassVar[bool]
-
-    def __init__(
-        self,
-        turn: AgentTurn,
-        message: JsonObject | None,
-        tools: AgentTools,
-        conversation: Conversation | None = None,
-    ) -> None:
-        self._turn = turn
-        self._message = message
-        #: set if the agent thinks
-        self._conversation = conversation
-        self._tools = tools
-        self._steps: Steps
-        self._step: OpenStep | None = None
-        self._record: StepRecord | None = None
-        #: done once Redis has the Step
-        self._kept: Future[bool] | None = None
-        self._calls: list[JsonObject] = []
-        self._results: list[ToolCallResult] = []
-        #: the answer of the middlewares once the Step has ended
-        self.result: StepResult | None = None
-
-    @property
-    def record(self) -> StepRecord:
-        if self._record is None:
-            raise _not_open()
-        return self._record
-
-    @property
-    def catalog(self) -> ToolCatalog:
-        return self._open.catalog
-
-    @property
-    def should_continue(self) -> bool:
-        result = self.result
-        return result is not None and bool(result.tool_calls or result.metadata.get("shouldContinue"))
-
-    @property
-    def _open(self) -> OpenStep:
-        if self._step is None:
-            raise _not_open()
-        return self._step
-
-    async def _enter(self) -> Self:
-        waits = self.is_async and not self._turn.prepares_at_once
-        self._step = step = await may_block(self._prepare, is_async=waits)
-        await step.enter(is_async=self.is_async)
-        with OnError(lambda _: step.break_off()):  # the Step's block does not run then
-            await self._keep(step)
-        self._turn.opened.append(self.record.id)
-        return self
-
-    async def _keep(self, step: OpenStep) -> None:
-        """Store the Step before calls of it are submitted; raises as :meth:`Steps.keep`."""
-        unkept = self._steps.unkept(step)
-        self._record = unkept.record
-        self._kept = self._tools.handoffs.post(unkept.script_call, is_awaited=not self._goes_along)
-        if not self._goes_along and not await self._answer(self._kept):
-            opened = partial(self._steps.opened_before, unkept.record)
-            self._record = await may_block(opened, is_async=self.is_async)
-        else:
-            self._steps.note_opened(step, unkept)
-
-    @property
-    def _goes_along(self) -> bool:
-        """Whether what is stored goes with the next call: the Turn thinks, and runs no extension's code."""
-        return self._conversation is not None and self._turn.prepares_at_once
-
-    async def _answer(self, posted: "Future[T]") -> T:
-        """Wait for the answer of a script call.
-
-        Raises:
-            RecordDamagedError: the contents of a key are those of another program.
-        """
-        with naming():
-            if self.is_async and not posted.done():  # a cancelled wait must not cancel the writer's future
-                await asyncio.shield(asyncio.wrap_future(posted))
-            return posted.result()
-
-    def _prepare(self) -> OpenStep:
-        self._steps = self._turn.steps_now()
-        return self._turn.prepare(self._steps, self._message, self._conversation)
-
-    async def _leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        """End the Step; return whether a middleware caught the block's error."""
-        if error is not None and not isinstance(error, Exception):
-            self._open.break_off()
-            return False
-        outcome = CoreOutcome(StepResult(tuple(self._calls), tuple(self._results)), error)
-        result = await self._open.leave(outcome, is_async=self.is_async)
-        if not isinstance(result, StepResult):
-            raise MiddlewareError(f"A step middleware returned no StepResult but {result!r:.200}.")
-        self.result = result
-        self._steps.tell_completed(self.record)
-        return error is not None
-
-    async def _run(
-        self, reply: Any, *, timeout_seconds: float | None = None, watch: CallWatch | None = None
-    ) -> list[StepCallResult]:
-        if not self._open.is_open:
-            raise _not_open()
-        record, terms = self.record, self._steps.terms
-        requested = self._turn.calls.of_step(record, self.catalog, reply, max_args_bytes=terms.max_args_bytes)
-        correlation_id = self._turn.call.correlation_id
-        calls = ReplyCalls.of(requested, record, help_url=terms.help_url, correlation_id=correlation_id)
-        submitted = [
-            self._tools.new_call(
-                call.tool_name,
-                call.asked.args,
-                timeout_seconds,
-                step_id=record.id,
-                bundle_ref=record.bundle_ref,
-                message=call.message,
-                model_call_id=call.asked.id,
-            )
-            for call in calls.submitted()
-        ]
-        if self._kept is not None:
-            await self._answer(self._kept)
-        if watch is not None:
-            await _announce(watch, calls, submitted)
-        on_result = None if watch is None else watch.answered
-        results = await self._tools.results(submitted, on_result) if submitted else []
-        if results:
-            noting = self._steps.store.noting(record, [result.meta.id for result in results])
-            noted = self._tools.handoffs.post(noting, is_awaited=not self._goes_along)
-            if not self._goes_along:
-                await self._answer(noted)
-        answered = calls.answered(results)
-        self._calls += [call.to_wire() for call in requested]
-        self._results += answered
-        return answered
-
-
-async def _announce(watch: CallWatch, calls: ReplyCalls, submitted: Sequence[ToolCall]) -> None:
-    """Tell ``watch`` of a reply's calls, and of the results of refused ones."""
-    ids = map(identity_of, submitted)
-    pairs = zip(calls.calls, calls.refusals, strict=True)
-    await watch.called([(next(ids) if refusal is None else refusal.meta.id, call) for call, refusal in pairs])
-    for refusal in filter(None, calls.refusals):
-        await watch.answered(refusal)
-
-
-class AsyncEntryStep(EntryStep):
-    """A Step of ``async`` code: ``async with ctx.step() as step``."""
-
-    is_async = True
-    __aenter__ = EntryStep._enter
-    __aexit__ = EntryStep._leave
-    run = EntryStep._run
-
-
-class BlockingEntryStep(EntryStep):
-    """A Step of plain code: ``with ctx.step() as step``."""
-
-    is_async = False
-    __enter__ = in_plain_code(EntryStep._enter)
-    __exit__ = in_plain_code(EntryStep._leave)
-    run = in_plain_code(EntryStep._run)
-
-
-def _not_open() -> RuntimeError:
-    return RuntimeError("the Step is open only inside its with block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,8 +263,16 @@ class _SwarmRuntime(Reach):
         timeout_ms: float | None = None,
         is_async: bool = False,
         output_schema: JsonObject | None = None,
+        delay: float | None = None,
+        not_before: datetime | str | None = None,
     ) -> RequestResult:
-        keywords = {"timeoutMs": timeout_ms, "async": is_async or None, "outputSchema": output_schema}
+        keywords = {
+            "timeoutMs": timeout_ms,
+            "async": is_async or None,
+            "outputSchema": output_schema,
+            "delay": delay,
+            "notBefore": not_before,
+        }
         given = _options(options, keywords)
         timeout_ms, is_async = _request_options(given)
         handoff = Handoff(
@@ -482,23 +281,59 @@ class _SwarmRuntime(Reach):
             is_awaited=not is_async,
             timeout_ms=timeout_ms,
             output_schema=given["outputSchema"],
+            not_before=await self.time_of(given),
         )
         call = self._call(handoff)
         await self._get_ready()
         if is_async:
             await self._submit_event(call)
             return accepted(call)
+        patience = timeout_ms / 1000
+        if call.not_before is not None:
+            asked = partial(patiently, partial(self.handoffs.patience, call, patience))
+            patience = await may_block(asked, is_async=self.is_async)
         try:
-            [result] = await self._results(lambda: [self.handoffs.submit_event(call)], timeout_ms / 1000)
+            [result] = await self._results(lambda: [self.handoffs.submit_event(call)], patience)
         except WaitTimeout as error:
             raise not_answered(call, timeout_ms / 1000) from error
         return request_result(result)
 
-    async def _send(self, target: str, event: EventLike) -> SendResult:
-        call = self._call(Handoff(self.swarm.require(target), event, is_request=False, is_awaited=False))
+    async def _send(
+        self,
+        target: str,
+        event: EventLike,
+        options: Options = None,
+        *,
+        delay: float | None = None,
+        not_before: datetime | str | None = None,
+    ) -> SendResult:
+        given = _options(options, {"delay": delay, "notBefore": not_before})
+        handoff = Handoff(
+            self.swarm.require(target),
+            event,
+            is_request=False,
+            is_awaited=False,
+            not_before=await self.time_of(given),
+        )
+        call = self._call(handoff)
         await self._get_ready()
         await self._submit_event(call)
         return sent(call)
+
+    async def _scheduled(self, ids: Sequence[str]) -> Sequence[ScheduledEvent]:
+        asked = partial(patiently, partial(self.handoffs.scheduled, [str(one) for one in ids]))
+        found = await may_block(asked, is_async=self.is_async)
+        return [_scheduled_event(one) for one in found if self._has_sent(one.call)]
+
+    async def _cancel(self, event_id: str) -> bool:
+        if not await self._scheduled([event_id]):
+            return False
+        cancel = partial(patiently, partial(self.handoffs.cancel, event_id))
+        return await may_block(cancel, is_async=self.is_async)
+
+    def _has_sent(self, call: ToolCall) -> bool:
+        sender = call.args.get("from"), call.args.get("fromInstanceKey")
+        return sender == (self.asker.name, self.asker.instance_key)
 
     async def _spawn(
         self,
@@ -547,6 +382,8 @@ class AsyncRuntime(_SwarmRuntime):
     is_async = True
     request = _SwarmRuntime._request
     send = _SwarmRuntime._send
+    scheduled = _SwarmRuntime._scheduled
+    cancel = _SwarmRuntime._cancel
     spawn = _SwarmRuntime._spawn
     list = _SwarmRuntime._list
     catalog = _SwarmRuntime._catalog
@@ -556,9 +393,22 @@ class BlockingRuntime(_SwarmRuntime):
     is_async = False
     request = in_plain_code(_SwarmRuntime._request)
     send = in_plain_code(_SwarmRuntime._send)
+    scheduled = in_plain_code(_SwarmRuntime._scheduled)
+    cancel = in_plain_code(_SwarmRuntime._cancel)
     spawn = in_plain_code(_SwarmRuntime._spawn)
     list = in_plain_code(_SwarmRuntime._list)
     catalog = in_plain_code(_SwarmRuntime._catalog)
+
+
+def _scheduled_event(record: CallRecord) -> ScheduledEvent:
+    call = record.call
+    return ScheduledEvent(
+        id=record.id,
+        target=call.agent_name,
+        instance_key=call.instance_key,
+        not_before=iso_time(record.not_before or 0),
+        input=call.args["payload"].get("input"),
+    )
 
 
 def _request_options(given: Mapping[str, Any]) -> tuple[float, bool]:

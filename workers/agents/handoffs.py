@@ -21,11 +21,13 @@ from goondan_tasks.contract.errors import (
     GoondanError,
     ToolCancelledError,
 )
+from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import ToolCall
+from goondan_tasks.contract.moments import Moment
 from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import NO_CALL, Admission, damaged
+from goondan_tasks.ledger.record import NO_CALL, Admission, CallRecord, damaged
 from goondan_tasks.ledger.submission import Submission, conflict_of
 from workers.cancellation import Cancellation
 
@@ -61,6 +63,23 @@ class Handoffs:
         if not self.is_ready:
             self._client.listen()
             self.is_ready = True
+
+    def time_of(self, moment: Moment) -> str | None:
+        """Return the time before which it must not run, see :meth:`ClientConnection.time_of`; this blocks."""
+        return self._client.time_of(moment)
+
+    def patience(self, call: ToolCall, timeout: float) -> float:
+        """Return for how many seconds to wait for the answer to a scheduled request; this blocks."""
+        return self._client.patience(call, timeout)
+
+    def scheduled(self, ids: Sequence[str]) -> list[CallRecord]:
+        """Return those of these events whose time is to come; this blocks."""
+        found = self._ledger.records(ids) if ids else []
+        return [one for one in found if one is not None and one.status == "scheduled" and is_event(one.call)]
+
+    def cancel(self, event_id: str) -> bool:
+        """Cancel an event; return whether it was open. This blocks."""
+        return self._client.cancel_open(event_id)
 
     def submit_calls(self, calls: Sequence[ToolCall]) -> list[Submitted]:
         """Submit tool calls in one write.

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -45,7 +46,7 @@ from workers.delivery.limiter import CallLimiter, MessageTurn
 from workers.delivery.result_writer import ResultWriter
 from workers.delivery.spans import NoSpans, RunSpans
 from workers.job import Job
-from workers.progress_reporter import ProgressReporter
+from workers.reporters import OutputEmitter, ProgressReporter
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 
@@ -213,13 +214,21 @@ class Delivery:
         self.cancels.hold(claim, abandon, cancellation)
         return watch
 
-    def reporter(self, call_id: str, token: str, *, waits: bool = False) -> ProgressReporter:
-        """Make the ``progress`` of a run; see :class:`ProgressReporter` about ``waits``."""
+    def reporter(self, job: Job) -> ProgressReporter[ScriptCall[Any]]:
+        """Make the ``progress`` of a run, which waits until it begins."""
+        written = partial(self.ledger.progress, job.id, job.token)
+        return ProgressReporter(written, self.writer.send, self.watchdog.watch, waits=True)
 
-        def post(report: bytes, answered: Callable[[Any], object]) -> None:
-            self.writer.send(self.ledger.progress(call_id, token, report), answered)
-
-        return ProgressReporter(post, self.watchdog, waits=waits)
+    def emitter(self, job: Job, stream: str) -> OutputEmitter[ScriptCall[Any]]:
+        """Make the ``emit`` of a run whose call or Turn has a stream; it waits until it begins."""
+        written = partial(self.ledger.emit, job.id, job.token, stream)
+        return OutputEmitter(
+            {"toolCallId": job.shown_id, "callId": job.id, "tool": job.tool_name, "attempt": job.attempt},
+            written,
+            self.writer.send,
+            self.watchdog.watch,
+            waits=True,
+        )
 
     def start(self, claim: Claim, cancellation: Cancellation, *, has_begun: bool = False) -> float:
         """Mark the run as started, just before code around it begins.

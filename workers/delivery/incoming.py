@@ -25,6 +25,7 @@ from goondan_tasks.contract.messages import (
     faults_of,
 )
 from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, read_traceparent
+from goondan_tasks.contract.trace_context import sound_context
 
 #: the fields that clients of ours always write
 _FILLED_IN = {"agentName", "toolCallId", "traceId"}
@@ -42,6 +43,8 @@ class Incoming:
     task: str = TOOL_CALL_TASK
     #: the W3C header of the message as received
     traceparent: object = None
+    #: those that go with it, as received
+    trace_context: object = None
     #: the call in the record, if it was claimed as its message was reserved
     claimed: ToolCall | None = None
     #: whether the call was stored before or with the message: it was not queued by plain Celery
@@ -142,14 +145,18 @@ class Incoming:
             return draft_call(wire)
         # taken from the message, so that a second delivery of it fills in the same values
         trace = self.id.replace("-", "")
-        known = {
+        known: JsonObject = {
             "agentName": agent_of(self.queue) or "",
             "toolCallId": self.id,
             "traceId": trace if _TRACE_ID.fullmatch(trace) else None,
         }
         sender = read_traceparent(self.traceparent)
         if sender is not None and wire.keys().isdisjoint({"traceId", "trace_id"}):
-            known |= {"traceId": sender.trace_id, "parentSpanId": sender.span_id}
+            known |= {
+                "traceId": sender.trace_id,
+                "parentSpanId": sender.span_id,
+                "traceContext": sound_context(self.trace_context),
+            }
         return draft_call({**known, **wire})
 
 

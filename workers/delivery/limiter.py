@@ -1,14 +1,13 @@
 """Admission before the claim, for calls with limits that are not claimed on reserve; others cause no trip.
 
 A call that has to wait leaves its worker at once: its message is acknowledged, and the script that admits it
-later pushes a new one to the front of its queue. The script that ends a run releases what its call holds.
+later pushes a new one to the front of its queue. The script that ends a run releases what its call holds, and
+the timer (:mod:`goondan_tasks.ledger.timer`) admits those for which time must pass.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from time import monotonic
 from typing import Any, Protocol
 
 import structlog
@@ -25,7 +24,6 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
-from workers.concurrency.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
 
@@ -53,12 +51,8 @@ class CallLimiter:
     writer: PipelinedWriter
     #: returns the tools of a revision, those of the active one for ``None``; may raise a GoondanError
     tools_of: Callable[[str | None], LimitedTools]
-    watchdog: Watchdog
     #: what is paused, as the heartbeat has read it
     paused: Paused = field(default_factory=Paused, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    #: when the next look is due, if one is scheduled
-    _look_at: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._limit_scripts = LimitScripts(self.ledger)
@@ -87,18 +81,14 @@ class CallLimiter:
         """Count the start of a run for its rate, if it has one, since it may take long."""
         limits = self._limits_of(claim.run.call)
         if limits is not None and limits.rate is not None:
-            self.writer.send(self._limit_scripts.begin(claim.run.id, claim.token, limits.rate), self.follow)
+            self.writer.send(self._limit_scripts.begin(claim.run.id, claim.token, limits.rate), _ignore)
 
     def leave_damaged(self, claim: Claim) -> None:
         """Release what a run holds that has ended, and whose record is damaged; else its end does so."""
         call = claim.run.call
         if self.is_waited_for(call) and (limits := self._limits_of(call)) is not None:
             held = limits.for_call(call)
-            self.writer.put_off(self._limit_scripts.leave(claim.run.id, claim.token, held), self.follow)
-
-    def look(self) -> None:
-        """Admit the calls whose time has come; every worker does this periodically, as a fallback."""
-        self.writer.send(self._limit_scripts.look(), self.follow)
+            self.writer.put_off(self._limit_scripts.leave(claim.run.id, claim.token, held), _ignore)
 
     def admit_claimed(self, claim: Claim) -> Claim:
         """Ask for the idempotencyKey of a claimed call, if it has one; return the claim, or its verdict."""
@@ -106,7 +96,7 @@ class CallLimiter:
         limits = (self._limits_of(call) if claim.verdict is Verdict.RUN else None) or Limits()
         if claim.verdict is not Verdict.RUN or not limits.has_key(call):
             return claim
-        answer = self._asked(self._asking(claim.run.id, call, limits, token=claim.token))
+        answer = self.writer.ask(self._asking(claim.run.id, call, limits, token=claim.token))
         if answer.word == "go":
             return claim
         verdict = Verdict.WAITING if answer.word == "wait" else _VERDICTS[answer.word]
@@ -135,7 +125,7 @@ class CallLimiter:
         call_id, call = request.call_id, request.call
         script_call = self._asking(call_id, call, limits, is_paused=is_paused)
         with turn:  # calls wait for a limit in the order of their messages
-            while (answer := self._asked(script_call)).word == "unknown":
+            while (answer := self.writer.ask(script_call)).word == "unknown":
                 if request.was_stored:
                     return claim(request)  # absent
                 # a plain Celery producer queued it
@@ -149,29 +139,9 @@ class CallLimiter:
         made = claim(request)
         return replace(made, verdict=verdict, about=answer.about) if made.verdict is Verdict.RUN else made
 
-    def _asked(self, script_call: ScriptCall[LimitAnswer]) -> LimitAnswer:
-        answer = self.writer.ask(script_call)
-        self.follow(answer.look_in)
-        return answer
 
-    def follow(self, look_in: int | None) -> None:
-        """Schedule the next look at calls that wait."""
-        if look_in is not None:
-            self._look_in(look_in / 1000)
-
-    def _look_in(self, seconds: float) -> None:
-        """Look in ``seconds``, unless an earlier look is scheduled."""
-        look_at = monotonic() + seconds
-        with self._lock:
-            if self._look_at is not None and self._look_at <= look_at:
-                return
-            self._look_at = look_at
-        self.watchdog.watch(seconds, self._on_alarm)
-
-    def _on_alarm(self) -> None:
-        with self._lock:
-            self._look_at = None
-        self.look()
+def _ignore(_: Any) -> None:
+    """Nothing follows from the answer."""
 
 
 def _submission(request: ClaimRequest) -> Submission:

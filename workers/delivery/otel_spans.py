@@ -9,22 +9,33 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 import structlog
 from opentelemetry import context as otel_context
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
 
 from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.events import queue_of
-from goondan_tasks.contract.messages import ToolCallResult
-from goondan_tasks.contract.names import SEPARATOR, SYSTEM_TOOL, SpanIds
+from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.names import EVENT_TOOLS, MODEL_TOOLS, SpanIds
 from goondan_tasks.ledger.record import Claim
 
 logger = structlog.get_logger(__name__)
@@ -32,6 +43,7 @@ logger = structlog.get_logger(__name__)
 DEFAULT_SERVICE_NAME = "goondan-worker"
 
 _EXPORTERS = "opentelemetry_traces_exporter"
+_METRIC_EXPORTERS = "opentelemetry_metrics_exporter"
 
 
 class CallIds(IdGenerator):
@@ -78,7 +90,8 @@ class OtelSpans:
         """
         span = self._open[claim.token] = self._start(claim.run)
         context = contextvars.copy_context()
-        context.run(otel_context.attach, trace.set_span_in_context(span))
+        around = _with_baggage(claim.run.call, otel_context.get_current())
+        context.run(otel_context.attach, trace.set_span_in_context(span, around))
         context.run(run)
 
     def end(self, claim: Claim, result: ToolCallResult) -> None:
@@ -93,24 +106,32 @@ class OtelSpans:
         span.end()
 
     def _start(self, run: Run) -> Span:
-        call = run.call
-        name = f"{call.agent_name} {call.tool_name.removeprefix(f'{SYSTEM_TOOL}{SEPARATOR}')}"
+        call, name = run.call, _name_of(run.call)
         # a retried call has used its id for the span of the first run
         own, parent = SpanIds(call.trace_id, call.span_id), SpanIds(call.trace_id, call.parent_span_id or "")
         if not own.are_valid:
             return self._tracer.start_span(name, otel_context.Context(), SpanKind.CONSUMER, _attributes(run))
-        above = self._context_of(parent, name) if parent.are_valid else otel_context.Context()
+        above = otel_context.Context()
+        if parent.are_valid:
+            above = self._context_of(parent, name, (call.trace_context or {}).get("tracestate", ""))
         with self._ids.giving(own.trace_id, None if run.retries else own.span_id):
             return self._tracer.start_span(name, above, SpanKind.CONSUMER, _attributes(run))
 
-    def _context_of(self, parent: SpanIds, name: str) -> otel_context.Context:
+    def _context_of(self, parent: SpanIds, name: str, state: str) -> otel_context.Context:
         """Return the context below a span elsewhere, sampled if this process samples that trace."""
         trace_id = int(parent.trace_id, 16)
         decision = self._tracer.sampler.should_sample(None, trace_id, name).decision
         is_sampled = decision is Decision.RECORD_AND_SAMPLE
         flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
-        remote = SpanContext(trace_id, int(parent.span_id, 16), is_remote=True, trace_flags=flags)
+        trace_state = TraceState.from_header([state])
+        remote = SpanContext(trace_id, int(parent.span_id, 16), True, flags, trace_state)
         return trace.set_span_in_context(NonRecordingSpan(remote), otel_context.Context())
+
+
+def _with_baggage(call: ToolCall, context: otel_context.Context) -> otel_context.Context:
+    if call.trace_context is None:
+        return context
+    return W3CBaggagePropagator().extract(call.trace_context, context)
 
 
 def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:
@@ -121,9 +142,7 @@ def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:
     current = trace.get_tracer_provider()
     if isinstance(current, TracerProvider):
         return current
-    found = [entry for name in exporters for entry in entry_points(group=_EXPORTERS, name=name)]
-    if len(found) < len(exporters):
-        logger.warning("spans.off", reason=f"no such exporter is installed: {', '.join(exporters)}")
+    found = _installed(exporters, _EXPORTERS, "spans.off")
     if not found:
         return None
     provider = TracerProvider(resource=_resource())
@@ -133,6 +152,26 @@ def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:
     return provider
 
 
+def set_up_metrics(exporters: Sequence[str]) -> None:
+    """Export metrics with ``exporters``, names of entry points, unless the program exports its own.
+
+    The SDK reads everything else, such as the interval, from its own variables.
+    """
+    if not exporters or isinstance(metrics.get_meter_provider(), MeterProvider):
+        return
+    found = _installed(exporters, _METRIC_EXPORTERS, "metrics.off")
+    if found:
+        readers = [PeriodicExportingMetricReader(entry.load()()) for entry in found]
+        metrics.set_meter_provider(MeterProvider(readers, resource=_resource()))
+
+
+def _installed(exporters: Sequence[str], group: str, event: str) -> list[EntryPoint]:
+    found = [entry for name in exporters for entry in entry_points(group=group, name=name)]
+    if len(found) < len(exporters):
+        logger.warning(event, reason=f"no such exporter is installed: {', '.join(exporters)}")
+    return found
+
+
 def _resource() -> Resource:
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
@@ -140,9 +179,38 @@ def _resource() -> Resource:
     return resource
 
 
+def _name_of(call: ToolCall) -> str:
+    """Return the name of a span as the conventions for generative AI have it."""
+    if call.tool_name in EVENT_TOOLS:
+        return f"invoke_agent {call.agent_name}"
+    if call.tool_name.startswith(MODEL_TOOLS):
+        return f"chat {call.tool_name.removeprefix(MODEL_TOOLS)}"
+    return f"execute_tool {call.tool_name}"
+
+
+def _gen_ai(call: ToolCall) -> dict[str, str | int]:
+    """Return the attributes of the conventions for generative AI; a request to a model adds its own.
+
+    Source: https://github.com/open-telemetry/semantic-conventions-genai, gen-ai-agent-spans.
+    """
+    operation = _name_of(call).partition(" ")[0]
+    found: dict[str, str | int] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.agent.name": call.agent_name,
+        "gen_ai.conversation.id": call.instance_key,
+    }
+    if operation == "invoke_agent":
+        return {**found, "gen_ai.agent.id": call.agent_name}
+    if operation == "execute_tool":
+        names = {"gen_ai.tool.name": call.tool_name, "gen_ai.tool.call.id": call.tool_call_id}
+        return {**found, **names, "gen_ai.tool.type": "function"}
+    return found
+
+
 def _attributes(run: Run) -> dict[str, str | int]:
     call = run.call
     return {
+        **_gen_ai(call),
         "messaging.system": "celery",
         "messaging.operation.type": "process",
         "messaging.operation.name": "process",

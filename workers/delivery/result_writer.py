@@ -11,25 +11,23 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from broker_config.pipelined_writer import PipelinedWriter
 from broker_config.refusals import refusal_text
 from broker_config.scripts import ScriptCall
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.bundle.resources import Retry
-from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError, ToolOutputError
+from goondan_tasks.contract.errors import GoondanError, ToolOutputError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.logs import CallLog
 from goondan_tasks.contract.messages import ToolCallResult, epoch_milliseconds
 from goondan_tasks.fleet.call_counts import CallCounts
 from goondan_tasks.fleet.monitors import Monitors
-from goondan_tasks.ledger.endings import Finished
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
 from goondan_tasks.ledger.record import NO_CALL, Claim, Outcome, Stored, completed, damaged
-from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.limiter import CallLimiter
 from workers.delivery.spans import RunSpans
@@ -82,63 +80,43 @@ class KnownTools(Protocol):
 
 @dataclass(eq=False)
 class Retries:
-    """Keeps failed calls until their next run. Meanwhile they hold their claims, but no slots.
-
-    After its pause a call is queued again. If this process dies before, the lease runs out and the call,
-    which is idempotent, is run again by rule 4 of DESIGN "Delivery".
-    """
+    """Schedules the next runs of calls that have failed; until then, a call is only a record in Redis."""
 
     ledger: Ledger
     writer: PipelinedWriter
     reaper: Reaper
     #: returns the tools of a revision, those of the active one for ``None``; may raise a GoondanError
     tools_of: Callable[[str | None], KnownTools]
-    leases: LeaseKeeper
     cancels: CancelWatch
-    watchdog: Watchdog
-    monitors: Monitors
-    #: the calls that wait for their next run, by the tokens of their claims
-    _waiting: dict[str, Claim] = field(default_factory=dict, init=False)
-    _is_draining: bool = field(default=False, init=False)
 
-    def __len__(self) -> int:
-        """Return how many calls wait for their next run."""
-        return len(self._waiting)
-
-    def put_off(self, claim: Claim, result: ToolCallResult, *, granted: Then, final: Then) -> bool:
+    def schedule(self, claim: Claim, result: ToolCallResult, *, granted: Then, final: Then) -> bool:
         """Retry a call whose run has ended with ``result``; return whether the ledger is asked to grant that.
 
-        ``granted`` is called if it does. Else ``final`` is called, which must store ``result``.
+        ``granted`` is called if it does: nobody holds the claim then. Else ``final`` is called, which must
+        store ``result``.
         """
         pause = self._pause(claim, result)
         if pause is None:
             return False
 
         def on_answer(is_granted: int) -> None:
-            if not is_granted:
+            if is_granted:
+                logger.info("call.put_off", **claim.run.log_fields, code=code, seconds=pause)
+                granted()
+            else:
                 final()
                 self.writer.flush()
-                return
-            granted()
-            logger.info("call.put_off", **claim.run.log_fields, code=code, seconds=pause)
-            self._wait(claim, pause)
 
-        begun_at, code = _begin_of(claim, result), "" if result.error is None else result.error.code
-        pause_ms = round(pause * 1000)
-        script_call = self.ledger.retry(claim, pause_ms=pause_ms, begun_at=begun_at, code=code)
+        run, code = claim.run, "" if result.error is None else result.error.code
+        script_call = self.ledger.retry(
+            claim,
+            pause_ms=round(pause * 1000),
+            begun_at=_begin_of(claim, result),
+            code=code,
+            message=self.reaper.message(run.id, run.call),
+        )
         self.writer.send(script_call, on_answer, refused=lambda _: on_answer(0))
         return True
-
-    def drain(self) -> None:
-        """Queue the waiting calls again at once, and from now on any other call to be retried.
-
-        Raises:
-            RedisError, BrokerUnreachableError: the other calls stay until their leases run out.
-        """
-        self._is_draining = True
-        for claim in list(self._waiting.values()):
-            if self._waiting.pop(claim.token, None) is not None:
-                self._give_back(claim)
 
     def _pause(self, claim: Claim, result: ToolCallResult) -> float | None:
         """Return the seconds before the next run; ``None`` if there must be none."""
@@ -163,34 +141,6 @@ class Retries:
             return None
         bound = tools.known(call.agent_name, call.tool_name, turn_of(call))
         return bound.export.retry if bound is not None and bound.export.idempotent else None
-
-    def _wait(self, claim: Claim, pause: float) -> None:
-        self._waiting[claim.token] = claim
-        if self._is_draining:
-            self._end_wait(claim)
-            return
-        self.watchdog.watch(pause, lambda: self._end_wait(claim))
-        cancellation = self.cancels.cancellation(claim)
-        if cancellation is not None:
-            cancellation.on_cancel(lambda: self._end_wait(claim))
-
-    def _end_wait(self, claim: Claim) -> None:
-        """Queue the call again on a thread of its own: alarms and receivers of the writer must not block."""
-        if self._waiting.pop(claim.token, None) is not None:
-            threading.Thread(target=self._try_to_give_back, args=(claim,), daemon=True).start()
-
-    def _try_to_give_back(self, claim: Claim) -> None:
-        try:
-            self._give_back(claim)
-        except (RedisError, BrokerUnreachableError) as error:
-            # a sweep will queue it
-            logger.warning("call.not_given_back", **claim.run.log_fields, reason=str(error))
-
-    def _give_back(self, claim: Claim) -> None:
-        self.monitors.flush()  # an event of this run after those of the next would stay on monitors' screens
-        self.leases.drop(claim)
-        self.cancels.drop(claim)
-        self.reaper.run_again(claim)
 
 
 def _begin_of(claim: Claim, result: ToolCallResult) -> float:
@@ -275,7 +225,7 @@ class ResultWriter:
             return
         if result.error is not None:
             granted, store = partial(self._on_retry, job, result), partial(self.store, job, result)
-            if self.retries.put_off(claim, result, granted=granted, final=store):
+            if self.retries.schedule(claim, result, granted=granted, final=store):
                 return
         self.store(job, result, still_runs=still_runs and is_event(claim.run.call))
 
@@ -287,13 +237,11 @@ class ResultWriter:
             self._let_go(job, is_lost=True)  # a sweep settles the call
 
     def _on_retry(self, job: Job, result: ToolCallResult) -> None:
-        self.unconfirmed.pop(job.token, None)
+        self._let_go(job)
         call = job.claim.run.call
         if result.error is not None:
             self.counts.add_retry(call.agent_name, result.tool_name, result.error.code)
         self.monitors.add_retry(call, result)
-        if job.cancellation is not None:
-            job.cancellation.end()  # the next run asks again
 
     def _suspend(self, job: Job, result: ToolCallResult) -> None:
         claim = job.claim
@@ -333,8 +281,7 @@ class ResultWriter:
             self.store_many([job], is_urgent=self.limiter.is_waited_for(call))
             return
 
-        def on_answer(finished: Finished) -> None:
-            stored = finished.stored
+        def on_answer(stored: Stored) -> None:
             if stored is Stored.CANCELLED:
                 self.end_cancelled(job, still_runs=still_runs)
             elif still_runs and stored is Stored.YES:
@@ -351,12 +298,12 @@ class ResultWriter:
     def _admit_next(self, job: Job, result: ToolCallResult) -> None:
         """Admit the next event of a mailbox: the handler of one that was answered before has ended."""
 
-        def on_answer(finished: Finished) -> None:
-            if finished.stored is Stored.CANCELLED:
+        def on_answer(stored: Stored) -> None:
+            if stored is Stored.CANCELLED:
                 self.end_cancelled(job)
                 return
-            self._let_go(job, is_lost=finished.stored is not Stored.YES)
-            if finished.stored is Stored.DAMAGED:
+            self._let_go(job, is_lost=stored is not Stored.YES)
+            if stored is Stored.DAMAGED:
                 self.leave_damaged(job)
 
         self.unconfirmed[job.token] = job
@@ -380,8 +327,8 @@ class ResultWriter:
         self.writer.put_off(self.row_script(jobs), noted, is_urgent=is_urgent, refused=on_refusal)
 
     def row_script(self, jobs: Sequence[Job]) -> ScriptCall[list[int]]:
-        """Return the script call that stores such results, and does what the limits of the calls ask for."""
-        return self.ledger.finish_many([job.row for job in jobs], self.limiter.follow)
+        """Return the script call that stores such results."""
+        return self.ledger.finish_many([job.row for job in jobs])
 
     def note_stored(self, jobs: Sequence[Job], answers: Sequence[int]) -> None:
         """Act on the answers of Redis to the results of calls, which are in the same order."""

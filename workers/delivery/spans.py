@@ -6,7 +6,7 @@ from typing import Protocol
 
 import structlog
 
-from broker_config.settings import span_exporters
+from broker_config.settings import metric_exporters, span_exporters
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.ledger.record import Claim
 
@@ -37,15 +37,18 @@ class NoSpans:
 def run_spans() -> RunSpans:
     """Return the spans that the environment asks for, or those of a provider that the program has set up.
 
+    The metrics that it asks for are exported, too.
+
     Without either, nothing is imported. A missing extra is logged, and calls run without spans.
     """
-    exporters = span_exporters()
-    if not exporters and "opentelemetry.sdk.trace" not in sys.modules:
+    exporters, measured = span_exporters(), metric_exporters()
+    if not exporters and not measured and "opentelemetry.sdk.trace" not in sys.modules:
         return NoSpans()
     try:
-        from workers.delivery.otel_spans import OtelSpans, tracer_provider
+        from workers.delivery.otel_spans import OtelSpans, set_up_metrics, tracer_provider
 
         provider = tracer_provider(exporters)
+        set_up_metrics(measured)
     except (ImportError, ValueError) as error:  # it is not installed, or one of its variables is wrong
         logger.warning("spans.off", reason=str(error), what_to_do="pip install 'goondan-workers[otel]'")
         return NoSpans()

@@ -24,6 +24,7 @@ from workers.javascript.v1_context import v1_asked, v1_data
 from workers.plain_context import wire_of
 from workers.processes import frames
 from workers.processes.confinement import Confinement
+from workers.reporters import relay_output, void_output
 
 #: how often a call is started whose host ends, if it is idempotent or has not begun
 MOST_RUNS = 3
@@ -154,6 +155,7 @@ class HostedTool:
             except HostEndedError as error:
                 may_run_again = self.bound.export.idempotent or not error.has_begun
                 if may_run_again and runs < MOST_RUNS:
+                    void_output(ctx.emit)
                     continue
                 if self.bound.export.idempotent or error.was_alone:
                     raise ToolCrashedError(error.message) from error
@@ -230,12 +232,14 @@ def order_of(ctx: ToolContext, args: JsonObject, *, is_alone: bool = False) -> J
 
 
 def on_event(ctx: ToolContext, kind: str, message: JsonObject) -> None:
-    """Handle a log line or a progress report of a call; one that is not valid is ignored."""
+    """Handle a log line, a progress report or output of a call; one that is not valid is ignored."""
     match kind, message:
         case "log", {"level": level, "event": event}:
             frames.log_line(ctx.logger, level, event)
         case "progress", {"args": [done, total, text]}:
             frames.report_progress(ctx.progress, done, total, text)
+        case "output", {"events": events}:
+            relay_output(ctx.emit, events)
         case "dropped", {"lines": lines}:
             frames.log_dropped(ctx.logger, lines)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from goondan_tasks.fleet.agent_registry import McpServerRecord
+from workers.mcp.suspended import SuspendedCalls
 
 
 class Servers(Protocol):
@@ -23,6 +24,8 @@ class Board:
 
     def __init__(self) -> None:
         self._all: tuple[Servers, ...] = ()
+        #: where calls wait for tasks of servers; ``None`` in a process that is no worker
+        self.suspended: SuspendedCalls | None = None
 
     def put(self, servers: Servers) -> None:
         """Add an agent's servers."""

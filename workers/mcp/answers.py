@@ -86,6 +86,8 @@ class ToolLists:
         result = await self._send(method, params, *rest)
         if method == "tools/list" and isinstance(result.get("tools"), list):
             return self._readable_list(result)
+        if method == "tasks/get" and isinstance(result.get("result"), dict):
+            return {**result, "result": self._readable_result(result["result"])}
         return self._readable_result(result) if method == "tools/call" else result
 
     async def read(self, page_of: ListPage) -> Listing:

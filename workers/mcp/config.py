@@ -57,6 +57,8 @@ class _Server(ResourceModel):
     timeout_seconds: RunSeconds | None = None
     #: names of idempotent tools, or globs, as the server names them; annotations declare others
     idempotent: Items[NonEmpty] = ()
+    #: whether its tasks are taken; those of a program that a worker starts would end with the program
+    tasks: bool = False
 
 
 class StdioServer(_Server):
@@ -77,6 +79,7 @@ class HttpServer(_Server):
     #: many addresses contain a key
     url: Annotated[Text, AfterValidator(_check_url)]
     headers: dict[HeaderName, Text] = Field(default_factory=dict)
+    tasks: bool = True
 
 
 def _read_server(raw: Any) -> StdioServer | HttpServer:

@@ -1,18 +1,17 @@
-"""The MCP servers of one agent: connecting, supervising, and restarting them.
+"""One MCP server: connecting, supervising, and restarting it.
 
 A server that fails takes only its own tools down, until it has been restarted.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mcp import Client, MCPError
 from mcp.client._transport import Transport
@@ -20,29 +19,36 @@ from mcp.client.session import IncomingMessage
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import (
     CONNECTION_CLOSED,
+    INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
     PARSE_ERROR,
     CallToolResult,
+    EmptyResult,
     Implementation,
     ToolListChangedNotification,
 )
 
-from goondan_tasks.authoring.extension_api import ExtensionApi
 from goondan_tasks.authoring.tool_api import Logger
 from goondan_tasks.contract.errors import McpError
 from goondan_tasks.contract.messages import JsonObject
-from goondan_tasks.fleet.agent_registry import McpServerRecord
-from workers.mcp import Board
 from workers.mcp.answers import Listing, ToolLists
-from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config
-from workers.mcp.tools import ServerTools, Show
+from workers.mcp.tasks import (
+    EXTENSION,
+    CancelTask,
+    CreatedTask,
+    GetTask,
+    ServerAwayError,
+    TaskCreatedError,
+    TaskParams,
+    TasksExtension,
+    TaskState,
+    UnreadableAnswerError,
+)
+from workers.mcp.tools import Show
 from workers.mcp.transports import (
     SESSION_GONE,
-    Command,
-    HttpTransport,
     MessageTooLongError,
-    StdioTransport,
-    sent_headers,
 )
 
 
@@ -88,6 +94,11 @@ async def _accept_any(_tool: str, _result: CallToolResult) -> None:
 
 
 _FORGOTTEN = "it has forgotten the session"
+#: errors about a task that would be the same later: the server does not know it, or no tasks
+_REFUSALS = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY})
+#: how the SDK describes events that are too long or not valid, with the code of a closed connection
+_UNREADABLE_EVENTS = "SSE stream failed"
+Answer = TypeVar("Answer", TaskState, EmptyResult)
 
 
 class SessionGoneError(Exception):
@@ -125,14 +136,16 @@ class Connection:
     at intervals while no call is running: during one, a server without concurrency is silent.
     """
 
-    def __init__(self, open_transport: OpenTransport, patience: RestartTimes) -> None:
+    def __init__(self, open_transport: OpenTransport, patience: RestartTimes, *, takes_tasks: bool) -> None:
         self._patience = patience
+        self._takes_tasks = takes_tasks
         self._transport = open_transport(self.doubt)
         self._client = Client(
             self._transport,
             client_info=Implementation(name="goondan-workers", version=version("goondan-workers")),
             message_handler=self._hear,
             cache=None,
+            extensions=[TasksExtension()] if takes_tasks else None,
         )
         self._is_over = False
         self._calls = 0
@@ -166,7 +179,7 @@ class Connection:
                 raise ServerSilentError(f"it was not ready within {self._patience.connect:g} s") from error
             stack.callback(self._leave)
             show(tools)
-            stack.push_async_callback(_end, asyncio.get_running_loop().create_task(self._subscribe()))
+            stack.push_async_callback(ended, asyncio.get_running_loop().create_task(self._subscribe()))
             while True:
                 await self._until_read_is_due()
                 changed = None if self.is_forgotten else await self._read()
@@ -178,7 +191,9 @@ class Connection:
                 if changed is not None:
                     show(changed)
 
-    async def call(self, tool: str, arguments: JsonObject, on_progress: ProgressFnT) -> CallToolResult:
+    async def call(
+        self, tool: str, arguments: JsonObject, on_progress: ProgressFnT
+    ) -> CallToolResult | CreatedTask:
         """Call a tool. A cancellation is passed on to the server.
 
         Raises:
@@ -194,6 +209,10 @@ class Connection:
         self.is_idle.clear()
         try:
             return await self._client.call_tool(tool, arguments, progress_callback=on_progress)
+        except TaskCreatedError as created:
+            if not self.has_tasks:
+                raise ValueError("a task, although it has not declared the extension") from created
+            return created.task
         except (MCPError, asyncio.CancelledError) as error:
             self.doubt()
             if isinstance(error, MCPError) and error.code == SESSION_GONE:
@@ -204,6 +223,36 @@ class Connection:
             self._calls -= 1
             if self._calls == 0:
                 self.is_idle.set()
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the server has declared the extension Tasks, and the client has."""
+        return self._takes_tasks and EXTENSION in (self._client.server_capabilities.extensions or {})
+
+    async def ask(self, request: GetTask | CancelTask, answer: type[Answer]) -> Answer:
+        """Ask about a task.
+
+        Raises:
+            UnreadableAnswerError: the answer cannot be read.
+            ServerAwayError: the server cannot answer now.
+            McpError: it refuses, or its answer violates the protocol.
+        """
+        if self.is_forgotten or self._is_over:
+            raise ServerAwayError("Connection closed")
+        seconds = self._patience.answer
+        try:
+            return await self._client.session.send_request(
+                request, answer, request_read_timeout_seconds=seconds
+            )
+        except MCPError as error:
+            if error.code in _REFUSALS:
+                raise McpError(error.message) from error
+            if error.code == PARSE_ERROR or error.message.startswith(_UNREADABLE_EVENTS):
+                raise UnreadableAnswerError(_without_quotation(error.message)) from error
+            self.doubt()
+            raise ServerAwayError(error.message) from error
+        except (RuntimeError, ValueError) as error:
+            raise McpError(f"an answer that is not valid: {error}") from error
 
     def doubt(self) -> None:
         """Request a health check."""
@@ -279,7 +328,13 @@ class Connection:
             return Listing()  # a server without tools
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+def _without_quotation(message: str) -> str:
+    """Return the transport's own error about an answer, without what it quotes of it."""
+    return message.partition(" [type=")[0]
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end."""
     task.cancel()
     await asyncio.wait([task])
 
@@ -302,6 +357,7 @@ class McpServer:
         log: Logger,
         hide: Callable[[str], str],
         patience: RestartTimes,
+        takes_tasks: bool,
     ) -> None:
         """``show`` receives each new list of tools; ``hide`` masks secrets in errors."""
         self.name = name
@@ -316,6 +372,7 @@ class McpServer:
         self._log = log
         self._hide = hide
         self._patience = patience
+        self._takes_tasks = takes_tasks
         self._connection: Connection | None = None
         #: set while it is down
         self._is_down = asyncio.Event()
@@ -328,6 +385,11 @@ class McpServer:
     def is_up(self) -> bool:
         """Whether its tools can be called."""
         return self._connection is not None
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether it is up, and has declared the extension Tasks."""
+        return self._connection is not None and self._connection.has_tasks
 
     async def supervise(self) -> None:
         """Start the server, and restart it with growing pauses, until cancelled."""
@@ -350,7 +412,31 @@ class McpServer:
         if self._connection is not None:
             await self._connection.is_idle.wait()
 
-    async def call(self, tool: str, arguments: JsonObject, on_progress: ProgressFnT) -> CallToolResult:
+    async def task(self, task_id: str) -> TaskState:
+        """Ask for a task.
+
+        Raises:
+            ServerAwayError: the server is down, or does not answer.
+            McpError: it does not know the task, or its answer is not valid.
+        """
+        return await self._asked(GetTask(params=TaskParams(task_id=task_id)), TaskState)
+
+    async def cancel_task(self, task_id: str) -> None:
+        """Cancel a task; raises as :meth:`task` does."""
+        await self._asked(CancelTask(params=TaskParams(task_id=task_id)), EmptyResult)
+
+    async def _asked(self, request: GetTask | CancelTask, answer: type[Answer]) -> Answer:
+        if self._connection is None:
+            raise ServerAwayError(self.reason)
+        try:
+            return await self._connection.ask(request, answer)
+        except (McpError, UnreadableAnswerError) as error:
+            shown = self._hide(str(error))[:_SHOWN_CHARACTERS]
+            raise type(error)(f"MCP server {self.name!r} answered about the task: {shown}") from error
+
+    async def call(
+        self, tool: str, arguments: JsonObject, on_progress: ProgressFnT
+    ) -> CallToolResult | CreatedTask:
         """Call a tool by the server's own name for it.
 
         Raises:
@@ -397,14 +483,15 @@ class McpServer:
                 async with asyncio.timeout(REASON_SECONDS):
                     await self._is_down.wait()
                     return f"MCP server {self.name!r} was lost during the call: {self.reason}."
+            return f"MCP server {self.name!r} was lost during the call: {self._hide(error.message)}"
         told = self._hide(error.message)
-        if error.code == PARSE_ERROR:  # the transport's own error; the rest quotes what the server sent
-            told = told.partition(" [type=")[0]
+        if error.code == PARSE_ERROR:
+            told = _without_quotation(told)
         return f"MCP server {self.name!r} answered with an error: {told}"
 
     async def _run_connection(self) -> str:
         """Keep one connection until it ends, and return why it ended."""
-        connection = Connection(self._open_transport, self._patience)
+        connection = Connection(self._open_transport, self._patience, takes_tasks=self._takes_tasks)
         life = asyncio.get_running_loop().create_task(connection.run(partial(self._up, connection)))
         try:
             await asyncio.wait([life])
@@ -436,90 +523,3 @@ class McpServer:
         self._note_change()
         self.is_settled.set()
         self._log.warning("mcp.server_down", server=self.name, reason=reason)
-
-
-class McpServers:
-    """The servers in an agent's config, each supervised by its own task.
-
-    Their programs end with this process at the latest.
-    """
-
-    def __init__(self, api: ExtensionApi, board: Board, patience: RestartTimes) -> None:
-        self._api = api
-        self._board = board
-        self._patience = patience
-        self._servers: list[tuple[McpServer, ServerTools]] = []
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def start(self, config: JsonObject) -> None:
-        """Start all servers concurrently, and wait up to ``startSeconds`` for their tools.
-
-        Servers that are not ready by then continue to start in the background.
-
-        Raises:
-            ConfigError: the config is not valid, or a value that it refers to is missing.
-        """
-        read = read_config(config)
-        self._servers = [self._server(name, spec) for name, spec in read.servers.items()]
-        self._board.put(self)
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(server.supervise()) for server, _ in self._servers]
-        settled = [loop.create_task(server.is_settled.wait()) for server, _ in self._servers]
-        _, late = await asyncio.wait(settled, timeout=read.start_seconds)
-        for waiting in late:
-            waiting.cancel()
-
-    async def stop(self) -> None:
-        """Stop each server as soon as it has no running call, and wait for its end."""
-        self._board.remove(self)
-
-        async def stop(server: McpServer, supervision: asyncio.Task[None]) -> None:
-            await server.quiet()
-            await _end(supervision)
-
-        await asyncio.gather(*map(stop, (server for server, _ in self._servers), self._tasks))
-
-    def records(self) -> Iterator[McpServerRecord]:
-        """Return the status of each server."""
-        for server, tools in self._servers:
-            reason = server.reason  # before is_up, which another thread may change
-            yield McpServerRecord(
-                agent=self._api.agent_name,
-                name=server.name,
-                is_up=server.is_up,
-                tools=len(tools),
-                left_out=tools.left_out,
-                failures=server.failures,
-                reason=None if server.is_up else reason,
-            )
-
-    def _server(self, name: str, spec: StdioServer | HttpServer) -> tuple[McpServer, ServerTools]:
-        secrets = Secrets()
-        tools = ServerTools(self._api, name, spec, secrets)
-        server = McpServer(
-            name,
-            self._transport_of(name, spec, secrets),
-            show=tools.show,
-            log=self._api.logger,
-            hide=secrets.hide,
-            patience=self._patience,
-        )
-        return server, tools
-
-    def _transport_of(self, name: str, spec: StdioServer | HttpServer, secrets: Secrets) -> OpenTransport:
-        if isinstance(spec, HttpServer):
-            url, headers = secrets.url(spec.url), sent_headers(secrets.texts(spec.headers))
-            return lambda _on_end: HttpTransport(url, headers)
-        command = Command(
-            (spec.command, *secrets.all(spec.args, "args")),
-            env=secrets.texts(spec.env),
-            cwd=Path(spec.cwd) if spec.cwd else None,
-        )
-
-        def log(line: str) -> None:
-            self._api.logger.debug("mcp.server_said", server=name, line=line)
-
-        def open_stdio(on_end: Callable[[], object]) -> McpTransport:
-            return StdioTransport(command, on_end=on_end, on_line=log, hide=secrets.hide)
-
-        return open_stdio

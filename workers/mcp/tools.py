@@ -15,12 +15,15 @@ from goondan_tasks.authoring.tool_api import ToolContext, ToolHandler
 from goondan_tasks.contract.errors import McpError, ToolError
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.names import build_tool_name, is_name_part
+from goondan_tasks.contract.output import LARGEST_CHUNK
 from goondan_tasks.contract.schema import SchemaError, SchemaTooLargeError, compile_schema
 from workers.mcp.answers import Listing
 from workers.mcp.config import HttpServer, Secrets, StdioServer
+from workers.mcp.suspended import RemoteTask
+from workers.mcp.tasks import CreatedTask
 
 #: calls a tool by the server's own name for it
-Call = Callable[[str, JsonObject, ProgressFnT], Awaitable[CallToolResult]]
+Call = Callable[[str, JsonObject, ProgressFnT], Awaitable[CallToolResult | CreatedTask]]
 #: receives each list of a server's tools, and the function that calls them
 Show = Callable[[Listing, Call], object]
 
@@ -122,18 +125,27 @@ def _text_of(result: CallToolResult) -> str:
 
 #: the longest message that ``ctx.progress`` takes
 _MESSAGE_CHARACTERS = 1_000
+#: the longest message that ``ctx.emit`` takes in any case
+_EMITTED_CHARACTERS = LARGEST_CHUNK // 4 - 1
 
 
 class ServerTools:
     """A server's registered tools, ``server__tool``, each as the server last described it."""
 
     def __init__(
-        self, api: ExtensionApi, server: str, spec: StdioServer | HttpServer, secrets: Secrets
+        self,
+        api: ExtensionApi,
+        server: str,
+        spec: StdioServer | HttpServer,
+        secrets: Secrets,
+        on_task: Callable[[RemoteTask], object],
     ) -> None:
+        """``on_task`` is called with each task that a call becomes."""
         self._api = api
         self._server = server
         self._spec = spec
         self._secrets = secrets
+        self._on_task = on_task
         self._shown: dict[str, Tool] = {}
         #: the tools that the server offers and that are not registered, with the reasons
         self.left_out: dict[str, str] = {}
@@ -164,6 +176,16 @@ class ServerTools:
                 )
         self.left_out = left_out
 
+    def output(self, result: CallToolResult) -> Any:
+        """Return the output of a call, without credentials.
+
+        Raises:
+            ToolError: the result is an error.
+        """
+        if result.is_error:
+            raise ToolError(self._secrets.hide(error_text(result)))
+        return self._secrets.hide_credentials(output_of(result))
+
     def _register(self, full: str, tool: Tool, call: Call) -> None:
         source = ToolSource(
             type="mcp",
@@ -176,7 +198,7 @@ class ServerTools:
             parameters=checkable(tool.input_schema),
             source=source,
         )
-        self._api.tools.register(item, _handler(tool.name, call, self._secrets), policy=self._policy(tool))
+        self._api.tools.register(item, self._handler(tool.name, call), policy=self._policy(tool))
         self._shown[full] = tool
 
     def _policy(self, tool: Tool) -> JsonObject:
@@ -189,17 +211,22 @@ class ServerTools:
             policy["timeoutSeconds"] = self._spec.timeout_seconds
         return policy
 
+    def _handler(self, tool: str, call: Call) -> ToolHandler:
+        async def handle(ctx: ToolContext, input: JsonObject) -> Any:
+            async def report(progress: float, total: float | None, message: str | None) -> None:
+                shown = self._secrets.hide(message)[:_MESSAGE_CHARACTERS] if message else None
+                with contextlib.suppress(ToolError):  # the server's numbers may be invalid
+                    ctx.progress(progress, total, shown)
+                if message:  # progress has only the latest message, and the protocol no other output
+                    ctx.emit(f"{self._secrets.hide(message)[:_EMITTED_CHARACTERS]}\n")
 
-def _handler(tool: str, call: Call, secrets: Secrets) -> ToolHandler:
-    async def handle(ctx: ToolContext, input: JsonObject) -> Any:
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            shown = secrets.hide(message)[:_MESSAGE_CHARACTERS] if message else None
-            with contextlib.suppress(ToolError):  # the server's numbers may be invalid
-                ctx.progress(progress, total, shown)
+            result = await call(tool, input, report)
+            if isinstance(result, CallToolResult):
+                return self.output(result)
+            task = RemoteTask(self._server, result.task_id)
+            self._on_task(task)
+            message = self._secrets.hide(result.status_message or "")[:_MESSAGE_CHARACTERS]
+            interim = {"server": task.server, "taskId": task.id, "message": message or None}
+            return ctx.pending(task.handle, interim, ttl_seconds=self._spec.timeout_seconds)
 
-        result = await call(tool, input, report)
-        if result.is_error:
-            raise ToolError(secrets.hide(error_text(result)))
-        return secrets.hide_credentials(output_of(result))
-
-    return handle
+        return handle

@@ -25,6 +25,7 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import (
+    CONNECTION_CLOSED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -99,8 +100,11 @@ KEPT_CHARACTERS = 300
 _LINE_BYTES = 65_536
 
 
-class MessageTooLongError(Exception):
-    """The server sent a message of more than :data:`MESSAGE_BYTES`."""
+class MessageTooLongError(httpx2.StreamError):
+    """The server sent a message of more than :data:`MESSAGE_BYTES`.
+
+    The SDK answers the request of such a response with an error; other exceptions would end the connection.
+    """
 
     def __init__(self) -> None:
         super().__init__(f"it sent a message of more than {MESSAGE_BYTES} bytes")
@@ -361,11 +365,14 @@ class _LimitedResponse(httpx2.Response):
     async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
         size = 0
         async with aclosing(super().aiter_bytes(chunk_size)) as pieces:
-            async for piece in pieces:
-                size += len(piece)
-                if self._is_read_whole and size > MESSAGE_BYTES:
-                    raise MessageTooLongError
-                yield piece
+            try:
+                async for piece in pieces:
+                    size += len(piece)
+                    if self._is_read_whole and size > MESSAGE_BYTES:
+                        raise MessageTooLongError
+                    yield piece
+            except (httpx2.TransportError, httpx2.DecodingError) as error:
+                raise httpx2.StreamError(f"it broke off: {type(error).__name__}: {error}") from error
 
 
 class _Refusal(_LimitedResponse):
@@ -430,6 +437,30 @@ async def _limit(response: httpx2.Response) -> None:
         response.headers["content-type"] = "application/json"
 
 
+class _Client(httpx2.AsyncClient):
+    """A client that answers a request whose connection breaks with an error of JSON-RPC.
+
+    The SDK would end the whole transport, and with it all other requests, which have connections of their
+    own. Until the server has answered once, errors are raised: they say why it cannot be reached.
+    """
+
+    _has_answered = False
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request."""
+        try:
+            response = await super().send(request, **options)
+        except httpx2.TransportError as error:
+            if request.method != "POST" or not self._has_answered:
+                raise
+            lost = ErrorData(code=CONNECTION_CLOSED, message=f"{type(error).__name__}: {error}")
+            body = JSONRPCError(jsonrpc="2.0", id=None, error=lost).model_dump_json()
+            headers = {"content-type": "application/json"}
+            return httpx2.Response(503, headers=headers, content=body.encode(), request=request)
+        self._has_answered = True
+        return response
+
+
 class HttpTransport:
     """A connection over streamable HTTP (``mcp.client.Transport``).
 
@@ -447,9 +478,7 @@ class HttpTransport:
         """Open the client; nothing is sent yet."""
         timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
         client = await self._open.enter_async_context(
-            httpx2.AsyncClient(
-                headers=dict(self._headers), timeout=timeout, event_hooks={"response": [_limit]}
-            )
+            _Client(headers=dict(self._headers), timeout=timeout, event_hooks={"response": [_limit]})
         )
         # do not end the session on exit: a server that hangs would not answer
         return await self._open.enter_async_context(

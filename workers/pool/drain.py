@@ -121,7 +121,7 @@ class Drain(bootsteps.StartStopStep):
         self._listen_until = monotonic() + LISTEN_SECONDS
         self._may_tell.set()
         self._consumer.hub.call_soon(self._begin)
-        is_idle = not (_is_busy(runtime, self._consumer.pool) or runtime.delivery.result_writer.retries)
+        is_idle = not _is_busy(runtime, self._consumer.pool)
         self._turned_by = monotonic() + TURN_SECONDS if is_idle else math.inf
 
     def _tell_extensions(self) -> None:
@@ -152,7 +152,6 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.pool.drain()  # before the queues are cancelled, which ends the wait for a reservation
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
-        _settle(runtime.delivery.result_writer.retries.drain)
         # frees its entry for a worker that takes calls; the next heartbeat publishes what is left
         _settle(lambda: runtime.agent_registry.remove_worker(this_process().id))
         self._look()

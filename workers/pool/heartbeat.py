@@ -22,7 +22,6 @@ from goondan_tasks.fleet.pauses import Paused
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.ledger.ledger import sweep_seconds
 from goondan_tasks.ledger.schedule_keeper import ScheduleKeeper
-from goondan_tasks.ledger.timer import WAKE_SECONDS
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import PausedQueues, served_agents
@@ -98,7 +97,6 @@ class Heartbeat(bootsteps.StartStopStep):
         self._timers = [
             consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat),
             consumer.timer.call_repeatedly(STANDBY_SECONDS, look),
-            consumer.timer.call_repeatedly(WAKE_SECONDS, partial(self._wake, runtime)),
         ]
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
@@ -179,14 +177,6 @@ class Heartbeat(bootsteps.StartStopStep):
         if self._published and self._published[0] != runtime.revisions.active.ref:
             beat()
 
-    def _wake(self, runtime: WorkerRuntime) -> None:
-        """Queue the scheduled calls whose time has come, of any agent."""
-        try:
-            with only_advice(runtime.delivery.ledger.keys.due):
-                runtime.reaper.wake()
-        except (RedisError, BrokerUnreachableError):
-            logger.debug("worker.not_woken", exc_info=True)  # the heartbeat reports the outage
-
     def _look_at_pauses(self, runtime: WorkerRuntime, consumer: Any) -> None:
         """Read what is paused, and follow it at once; raises RedisError."""
         known, found = runtime.limiter.paused, runtime.pauses.read_and_keep()
@@ -225,8 +215,6 @@ class Heartbeat(bootsteps.StartStopStep):
                 runtime.publish_counts(record.name)
             with only_advice(keys.due):
                 runtime.reaper.sweep(record.name)
-            with only_advice(keys.limits):
-                runtime.limiter.look()
             with only_advice(IN_FLIGHT):
                 consumer.pool.intake.renew()
             with only_advice(keys.instances):

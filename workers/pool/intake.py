@@ -1,15 +1,15 @@
 """Messages that were reserved without a claim: those of plain Celery producers, and what is no message.
 
-A message stays in flight until its call is claimed or answered, so it is handled again if its worker dies
-before that. One that holds no call becomes a dead letter.
+A message stays in flight until its call is claimed, scheduled or answered, so it is handled again if its
+worker dies before that. One that holds no call becomes a dead letter.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from time import time
 from typing import Any
 
 import structlog
@@ -20,15 +20,18 @@ from celery.worker import state
 from pydantic import ValidationError
 from redis.exceptions import RedisError
 
+from broker_config import serializer
+from broker_config.connections import redis_time
 from broker_config.in_flight import InFlight, LeftMessages
 from broker_config.queue_reader import Batch
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.task_message import ORIGIN, read_body, read_envelope
-from goondan_tasks.contract.errors import ToolCancelledError, ToolInputValidationError
-from goondan_tasks.contract.events import EVENT_TASKS
-from goondan_tasks.contract.messages import IpcMessage, faults_of
+from goondan_tasks.contract.errors import GoondanError, ToolCancelledError, ToolInputValidationError
+from goondan_tasks.contract.events import EVENT_TASKS, is_event, mailbox_of
+from goondan_tasks.contract.messages import IpcMessage, epoch_milliseconds, faults_of, iso_time
+from goondan_tasks.contract.moments import delay_fault
 from goondan_tasks.fleet.agent_registry import ShutdownRequest
-from workers.concurrency.watchdog import CallOff
+from goondan_tasks.ledger.submission import Submission, digest_of
 from workers.delivery.delivery import LONGEST_SHOWN
 from workers.delivery.incoming import Incoming, carried
 from workers.outcome import outcome_of
@@ -37,6 +40,9 @@ from workers.pool.parts import WorkerParts
 logger = structlog.get_logger(__name__)
 
 LONGEST_TASK_ID = 200
+
+#: the producer of plain calls: Celery's own result record is all that it reads
+NO_PRODUCER = ""
 
 #: what agents' queues carry
 TASKS = (TOOL_CALL_TASK, *EVENT_TASKS)
@@ -60,22 +66,18 @@ class ReservedMessage:
 
 
 class Intake:
-    """Reads the messages of one worker process; ``again`` takes one whose time has come."""
+    """Reads the messages of one worker process."""
 
-    def __init__(self, runtime: WorkerParts, app: Any, again: Callable[[ReservedMessage], object]) -> None:
+    def __init__(self, runtime: WorkerParts, app: Any) -> None:
         self._runtime = runtime
         self._delivery = runtime.delivery
         self._writer = runtime.delivery.writer
-        self._watchdog = runtime.delivery.watchdog
         self._app = app
-        self._again = again
         redis = runtime.delivery.ledger.redis
         self._in_flight = InFlight(lambda script_call: script_call.run(redis))
         self._left = LeftMessages(redis, runtime.settings.lease_seconds)
         #: the tags of messages that are neither acknowledged nor given back
         self._held: dict[str, None] = {}
-        #: the messages whose time has not come, each with its eta, its task and id, and what calls that off
-        self._later: dict[ReservedMessage, tuple[str, str, str, CallOff]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -108,41 +110,6 @@ class Intake:
         if tags:
             self._writer.send(self._in_flight.giving_back(tags), lambda _: None)
 
-    def scheduled(self, worker: str) -> list[dict[str, Any]]:
-        """Describe the messages whose time has not come, for ``inspect scheduled``."""
-        return [
-            {
-                "eta": eta,
-                "priority": 6,
-                "request": {
-                    "id": call_id,
-                    "name": task,
-                    "type": task,
-                    "hostname": worker,
-                    "delivery_info": {"exchange": "", "routing_key": message.queue},
-                    "time_start": None,
-                    "acknowledged": False,
-                    "worker_pid": None,
-                },
-            }
-            for message, (eta, task, call_id, _) in self._later.copy().items()
-        ]
-
-    def note_revoked(self, ids: Collection[str]) -> None:
-        """Read the messages of revoked calls now, whatever their time."""
-        for message, (_, _, call_id, call_off) in self._later.copy().items():
-            if call_id in ids:
-                call_off()
-                self._on_time(message)
-
-    def take_later(self) -> list[ReservedMessage]:
-        """Remove and return the messages whose time has not come."""
-        later = list(self._later.copy())
-        for message in later:
-            if (entry := self._later.pop(message, None)) is not None:
-                entry[-1]()
-        return later
-
     def read(self, message: ReservedMessage, worker: str) -> Incoming | None:
         """Return what a message carries; ``None`` if nothing is to be run now, and the message is dealt with.
 
@@ -165,11 +132,11 @@ class Intake:
         except ValueError as error:
             self._bury(message, worker, repr(message.data[:LONGEST_SHOWN]), str(error))
             return None
-        headers, fault = envelope["headers"], None
+        headers, fault, eta = envelope["headers"], None, None
         body: list[Any] = [[], None, None]
         try:
             body = read_body(envelope)
-            seconds = _seconds_until(headers.get("eta"))
+            eta = _time_of(headers.get("eta"))
         except ValueError as error:
             fault = str(error)
         incoming = _incoming(message, headers, body)
@@ -184,11 +151,8 @@ class Intake:
             self._bury(message, worker, saferepr(what, LONGEST_SHOWN), fault)
             self._answer_unreadable(incoming, worker, fault)
             return None
-        if seconds > 0 and incoming.id not in state.revoked:
-            call_off = self._watchdog.watch(seconds, partial(self._on_time, message))
-            self._later[message] = headers["eta"], incoming.task, incoming.id, call_off
-            return None
-        if self._is_to_be_run(incoming, headers, body[2], worker):
+        is_to_be_run = self._is_to_be_run(incoming, headers, body[2], worker)
+        if is_to_be_run and not self._is_scheduled(incoming, eta, worker):
             return incoming
         is_answered = not (incoming.is_shutdown or incoming.is_only_told)
         self.acknowledge(message, incoming.id if is_answered else "")
@@ -207,9 +171,36 @@ class Intake:
             return not incoming.is_only_told
         return False
 
-    def _on_time(self, message: ReservedMessage) -> None:
-        if self._later.pop(message, None) is not None:
-            self._again(message)
+    def _is_scheduled(self, incoming: Incoming, eta: int | None, worker: str) -> bool:
+        """Make a record of a call whose time is to come; return whether the message is not needed any more.
+
+        A call that cannot be run is refused where it is claimed.
+        """
+        wire = incoming.wire if isinstance(incoming.wire, Mapping) else {}
+        if incoming.was_stored or (eta is None and wire.keys().isdisjoint({"notBefore", "not_before"})):
+            return False
+        try:
+            call, ledger = self._delivery.call_of(incoming), self._delivery.ledger
+        except GoondanError:
+            return False
+        if eta is not None:
+            call = call.model_copy(update={"not_before": iso_time(eta)})
+        if call.not_before is None or epoch_milliseconds(call.not_before) <= redis_time(ledger.redis):
+            return False
+        if fault := delay_fault(call):
+            error = ToolInputValidationError(f"The call is not valid: {fault}.")
+            self._delivery.refuse(incoming, worker, error)
+            return True
+        submission = Submission(
+            incoming.id,
+            call,
+            serializer.encode(call.to_wire()),
+            digest_of(call),
+            self._delivery.reaper.message(incoming.id, call),
+            mailbox=mailbox_of(call) if is_event(call) else "",
+        )
+        [admission] = ledger.submit_all([submission], NO_PRODUCER)
+        return not (admission.is_conflict or admission.is_damaged)
 
     def _answer_unknown(self, headers: Mapping[str, Any], embed: Any) -> str:
         """Give the producer of an unknown task a result, as Celery does; return why it is a dead letter."""
@@ -286,23 +277,24 @@ def _incoming(message: ReservedMessage, headers: Mapping[str, Any], body: Sequen
         wire,
         task,
         headers.get("traceparent"),
+        headers,
         was_stored=headers.get("origin") == ORIGIN,
     )
 
 
-def _seconds_until(eta: str | None) -> float:
-    """Return in how many seconds the time of a message comes, by this machine's clock as in Celery.
+def _time_of(eta: str | None) -> int | None:
+    """Return the time of a message in ms; a part of one counts as a whole, so that nothing begins early.
 
     Raises:
         ValueError: it is no time.
     """
     if not eta:
-        return 0.0
+        return None
     try:
         at = datetime.fromisoformat(eta)
-    except ValueError as error:
+        return math.ceil((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"its eta is no time: {error}") from error
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - time()
 
 
 def _fault_of(embed: Any) -> str | None:

@@ -29,7 +29,7 @@ from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
 from workers.job import STATES, Job, JobState
 from workers.plain_context import PlainContext
 from workers.plan import Plan
-from workers.pool.limits import follow, note_verdict
+from workers.pool.limits import note_verdict
 from workers.pool.loop_calls import LoopCalls, Pool, end_detached
 from workers.pool.parts import WorkerParts
 
@@ -237,7 +237,6 @@ class Lead:
         except RedisError as error:
             self._refused(error)
             return True
-        follow(self._delivery, batch.after)
         if batch.claims:
             self._take(batch)
         if batch.messages:
@@ -285,7 +284,7 @@ class Lead:
             self._prepare(job, number)
             return
         if job.early is not None:
-            self._end(job, plan, job.early, None)
+            self._end(job, plan, job.early)
             return
         if not plan.needs_mark:
             job.start_unmarked()
@@ -374,16 +373,17 @@ class Lead:
         self._has_slot = False  # it goes with the call
         self._threads.run(partial(self._pool.run_detached, job, plan))
 
-    def _end(self, job: Job, plan: Plan, result: bytes | ToolCallResult, report: bytes | None = None) -> None:
-        """Keep a short call's result for the next packet, behind its last report; or let the pool end it."""
-        progress = None if report is None else self._ledger.progress(job.id, job.token, report)
+    def _end(
+        self, job: Job, plan: Plan, result: bytes | ToolCallResult, reports: Sequence[ScriptCall[Any]] = ()
+    ) -> None:
+        """Keep a short call's result for the next packet, behind its reports; or let the pool end it."""
         if isinstance(result, ToolCallResult) and job.ends_alone(plan, result):
-            if progress is not None:
-                self._delivery.writer.put_off(progress, lambda _: None)
+            for report in reports:
+                self._delivery.writer.put_off(report, lambda _: None)
             self._pool.finish(job, result)
             return
-        if progress is not None:
-            self._reader.post(progress, self._note_answer)
+        for report in reports:
+            self._reader.post(report, self._note_answer)
         job.end_with(result)
         if not self._results:
             self._oldest = monotonic()

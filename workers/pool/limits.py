@@ -1,10 +1,7 @@
 """Limits of claimed calls: the script that reserves messages and claims their calls has asked them."""
 
-from typing import Any
-
 import structlog
 
-from goondan_tasks.ledger.endings import next_look
 from goondan_tasks.ledger.record import Verdict
 from workers.delivery.delivery import Delivery
 from workers.job import Job
@@ -25,9 +22,3 @@ def note_verdict(delivery: Delivery, job: Job) -> bool:
     elif job.verdict is Verdict.LIMITED:
         logger.info("call.not_admitted", **job.log_fields.known(), verdict=str(job.verdict))
     return job.verdict.is_granted
-
-
-def follow(delivery: Delivery, answer: Any) -> None:
-    """Do what the limits of a reservation's calls ask for, if anything (``claim_on_reserve.lua``)."""
-    if answer is not None:
-        delivery.limiter.follow(next_look(answer))

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import structlog
 
 from broker_config.queue_reader import Batch
+from broker_config.scripts import ScriptCall
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.events import handling_agent
@@ -146,7 +147,6 @@ class LoopCalls:
         """``on_busy`` is called when blocking handlers begin to run: then :meth:`look` must be called."""
         self._runtime = runtime
         self._event_loop = runtime.event_loop
-        self._ledger = runtime.delivery.ledger
         self._threads = threads
         #: for blocking handlers
         self._shared = SharedThread(threads, on_busy)
@@ -193,6 +193,7 @@ class LoopCalls:
     def look(self) -> None:
         """Detach the calls that take long, and let no blocking handler keep others waiting."""
         self._shared.look()
+        self._event_loop.flush()  # else those that have ended would wait for a handler behind them
         now = monotonic()
         for call in list(self._short.values()):
             if now - call.job.begun_at > min(LASTING_SECONDS, call.plan.limit_seconds / 2):
@@ -256,7 +257,7 @@ class LoopCalls:
         self._threads.run(partial(self._work, work, then))
 
     def _work(self, work: Work, then: Work) -> None:
-        self._event_loop.flush()
+        """Do a piece of work; the loop is woken for what follows of several once their thread rests."""
         work()
         self._event_loop.put_off(then)
 
@@ -272,7 +273,7 @@ class LoopCalls:
         if result is None:
             self._threads.run_short(partial(self._end_general, call, outcome))
             return
-        self._report(job, job.let_go())
+        self._report(job.let_go())
         job.end_with(result)
         self._ended.append(job)
         if len(self._ended) == 1:
@@ -302,7 +303,7 @@ class LoopCalls:
         """End a call that is detached, or whose result is not a plain one; this may block."""
         job, plan = call.job, call.plan
         result = plan.runner.general_result(job, plan, outcome)
-        self._report(job, None if job.reporter is None else job.reporter.last())
+        self._report(job.last_reports())
         if job.end_detached is not None:
             self._lasting.pop(job.token, None)
             job.end_detached(result)
@@ -322,17 +323,15 @@ class LoopCalls:
         for _ in jobs:
             self._slots.leave(None)
 
-    def _report(self, job: Job, report: bytes | None) -> None:
-        """Put the last report of a call into the packet of its result."""
-        if report is not None:
-            self._runtime.delivery.writer.put_off(
-                self._ledger.progress(job.id, job.token, report), lambda _: None
-            )
+    def _report(self, reports: Sequence[ScriptCall[Any]]) -> None:
+        """Put the last reports of a call into the packet of its result."""
+        for report in reports:
+            self._runtime.delivery.writer.put_off(report, lambda _: None)
 
 
 def end_detached(job: Job, result: bytes | ToolCallResult) -> None:
     """End a detached call whose handler has ended on this thread."""
     assert job.end_detached is not None  # noqa: S101 - detached
-    if job.reporter is not None:
-        job.reporter.flush()
+    for reporter in job.reporters:
+        reporter.flush()
     job.end_detached(ToolCallResult.from_json(result) if isinstance(result, bytes) else result)

@@ -17,8 +17,9 @@ from celery.worker import state
 
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
-from goondan_tasks.contract.events import task_of
+from goondan_tasks.contract.events import is_event, queue_of, task_of
 from goondan_tasks.fleet.monitors import Monitors, ended, shown, shown_arguments, task_name
+from goondan_tasks.ledger.record import CallRecord
 from workers.job import Job
 
 #: how many tool names are counted, and how long they may be: models make names up, and Celery never forgets
@@ -88,6 +89,25 @@ def job_info(job: Job) -> dict[str, Any]:
         "worker_pid": None,
         "time_start": _clock_time(job.begun_at) if job.begun_at else None,
         "acknowledged": True,
+    }
+
+
+def scheduled_info(record: CallRecord, worker: str) -> dict[str, Any]:
+    """Describe a scheduled call for ``inspect scheduled``, without its arguments."""
+    call = record.call
+    return {
+        "eta": call.not_before,
+        "priority": 6,
+        "request": {
+            "id": record.id,
+            "name": task_name(call.agent_name, call.tool_name),
+            "type": task_of(call) if is_event(call) else TOOL_CALL_TASK,
+            "hostname": worker,
+            "delivery_info": {"exchange": "", "routing_key": queue_of(call)},
+            "time_start": None,
+            "acknowledged": True,
+            "worker_pid": None,
+        },
     }
 
 

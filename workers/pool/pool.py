@@ -21,12 +21,14 @@ from broker_config.connections import connect
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
 from broker_config.scripts import ClaimOnReserve
-from goondan_tasks.authoring.tool_api import Logger
+from goondan_tasks.authoring.tool_api import EmitOutput, Logger, ReportProgress
+from goondan_tasks.contract.call_fields import followed_by
 from goondan_tasks.contract.errors import (
     GoondanError,
     ToolError,
 )
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.contract.output import emit_nowhere
 from goondan_tasks.fleet.monitors import task_name
 from goondan_tasks.ledger.record import Claim, Verdict
 from workers.cancellation import Watch, way_timed_out
@@ -46,7 +48,7 @@ from workers.pool.loop_calls import end_detached
 from workers.pool.monitoring import ShortEvents, count, sends_events, task_of_job, tell_claim, tell_start
 from workers.pool.parts import WorkerParts
 from workers.pool.refusal import refusing_without_threads
-from workers.progress_reporter import ProgressReporter
+from workers.pool.waking import start_waking
 
 logger = structlog.get_logger(__name__)
 
@@ -120,11 +122,12 @@ class CallPool(BasePool):
         self._slots.most_released = settings.max_waiting
         redis = connect(settings.redis_url, name="goondan-lead")
         reader = QueueReader(redis, self._runtime.delivery.ledger.unawaited_scripts)
-        self.intake = Intake(self._runtime, self.app, self.take)
+        self.intake = Intake(self._runtime, self.app)
         self.lead = Lead(reader, self._runtime, self._threads, self._slots, self)
         self._runtime.delivery.leases.renew_also(self.lead.claims)
         self._runtime.delivery.result_writer.tell_of_short(self._tell_short)
         self.lead.start()
+        start_waking(self._runtime.reaper.wake, self._runtime.delivery.ledger.keys.due)
 
     def grow(self, n: int = 1) -> None:
         """Add slots, or remove some with a negative number; a slot in use goes when its call ends.
@@ -191,7 +194,7 @@ class CallPool(BasePool):
         for queued in waiting:
             queued.turn.end()  # the next message must not wait for it
             self._slots.expect(-is_events_queue(queued.message.queue))
-        self.intake.give_back([*(queued.message for queued in waiting), *self.intake.take_later()])
+        self.intake.give_back([queued.message for queued in waiting])
 
     # For the lead: see :class:`workers.pool.loop_calls.Pool`.
 
@@ -208,13 +211,24 @@ class CallPool(BasePool):
         """Return the logger of a call."""
         return logger_of(job)
 
-    def progress(self, job: Job) -> ProgressReporter:
+    def progress(self, job: Job) -> ReportProgress:
         """Return what reports the progress of a call: with its result, unless the call takes long."""
         if job.reporter is None:
-            job.reporter = self._runtime.delivery.reporter(job.id, job.token, waits=True)
+            job.reporter = self._runtime.delivery.reporter(job)
             if job.end_detached is not None:
                 job.reporter.begin()
         return job.reporter
+
+    def emit(self, job: Job) -> EmitOutput:
+        """Return what emits the output of a call, as its progress; nothing is kept if nobody follows it."""
+        stream = followed_by(job.read(), job.id)
+        if stream is None:
+            return emit_nowhere
+        if job.emitter is None:
+            job.emitter = self._runtime.delivery.emitter(job, stream)
+            if job.end_detached is not None:
+                job.emitter.begin()
+        return job.emitter
 
     def context(self, job: Job) -> Any:
         """Make the whole context of a call."""
@@ -270,8 +284,8 @@ class CallPool(BasePool):
             self.flush()
 
         job.end_detached = end
-        if job.reporter is not None:
-            job.reporter.begin()
+        for reporter in job.reporters:
+            reporter.begin()
 
     def _hold(self, job: Job) -> Watch:
         """Look after the lease and the cancellation of a call from now on."""

@@ -11,14 +11,18 @@ from celery.worker import state as books
 from celery.worker.control import Panel
 
 from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError, ConfigError
-from workers.pool.consumed_queues import queues_of
-from workers.pool.monitoring import job_info
+from goondan_tasks.ledger.call_filter import scheduled_calls
+from workers.pool.consumed_queues import queues_of, served_agents
+from workers.pool.monitoring import job_info, scheduled_info
 from workers.pool.shutdown import ask_to_drain
 from workers.runtime import process_runtime
 
 #: ``ok`` or ``error``, with a text
 Reply = dict[str, str]
 Command = Callable[..., Reply]
+
+#: how many scheduled calls are described
+MOST_SCHEDULED = 1_000
 
 #: the commands that have no effect on calls, each with what to do instead
 INSTEAD = {
@@ -47,9 +51,10 @@ def reserved(state: Any, **_: Any) -> list[dict[str, Any]]:
 
 
 def scheduled(state: Any, **_: Any) -> list[dict[str, Any]]:
-    """Describe the messages of plain Celery producers whose time has not come."""
-    described: list[dict[str, Any]] = state.consumer.pool.intake.scheduled(state.hostname)
-    return described
+    """Describe the next calls of this worker's agents whose time has not come; no worker has them."""
+    ledger = process_runtime().delivery.ledger
+    found = scheduled_calls(ledger, served_agents(state.consumer), MOST_SCHEDULED)
+    return [scheduled_info(record, state.hostname) for record in found]
 
 
 def query_task(state: Any, ids: Any, **_: Any) -> dict[str, Any]:
@@ -72,7 +77,6 @@ def revoke(state: Any, task_id: Any, **_: Any) -> Reply:
     """
     ids = [task_id] if isinstance(task_id, str) else list(task_id or ())
     books.revoked.update(ids)  # for messages of plain Celery producers that have not arrived yet
-    state.consumer.pool.intake.note_revoked(ids)
     return {"ok": "; ".join(f"{call_id}: {_cancelled(call_id, state.hostname)}" for call_id in ids)}
 
 

@@ -33,13 +33,14 @@ MOST_BYTES: Mapping[str, int] = {
     "log": 8_000_000,
     "record": 8_000_000,
     "progress": 100_000,
+    "output": 8_000_000,
     "error": 4_000_000,
     "began": 1_000,
     "out-of-memory": 1_000,
     "pong": 1_000,
 }
 #: kinds of messages that end no call; beyond :data:`MOST_PER_SECOND` they are left out
-CHATTER = frozenset({"log", "record", "progress"})
+CHATTER = frozenset({"log", "record", "progress", "output"})
 MOST_PER_SECOND = 2_000
 
 #: in characters: a line's text, one of its fields, and a name

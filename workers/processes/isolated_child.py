@@ -2,9 +2,9 @@
 
 :mod:`workers.processes.isolation` starts it below a guard (:mod:`workers.processes.process_guard`) with a
 socket as its standard output. An order is one JSON object. The child answers with ``[call, kind, body]``,
-where kind is ``began``, ``log``, ``record`` or ``progress``, and last ``value``, ``pending``, ``error`` or
-``out-of-memory``. The worker writes what a tool logs, with the call's fields. What a tool prints goes
-unchanged to the worker's standard error.
+where kind is ``began``, ``log``, ``record``, ``progress`` or ``output``, and last ``value``, ``pending``,
+``error`` or ``out-of-memory``. The worker writes what a tool logs, with the call's fields. What a tool prints
+goes unchanged to the worker's standard error.
 
 The process stays alive between calls, and keeps the state of the handlers' modules. Directory, environment,
 umask, alarm and the SIGTERM handler are restored for each call.
@@ -23,6 +23,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from goondan_tasks.authoring.tool_api import ToolContext, ToolHandler
 from goondan_tasks.contract.errors import GoondanError, PayloadTooLargeError
 from goondan_tasks.contract.failure import describe, traceback_text
 from goondan_tasks.contract.messages import JsonObject, Message
-from goondan_tasks.contract.output import encoded_output, pending_of, report_of
+from goondan_tasks.contract.output import emit_nowhere, encoded_output, pending_of, report_of
 from goondan_tasks.machine.process import own_environment
 from workers.forks import claim_process
 from workers.handlers import find_handler
@@ -44,6 +45,7 @@ from workers.outcome import outcome_of
 from workers.processes.channel import ChildChannel
 from workers.processes.frames import LONGEST_LINE, MOST_FIELDS
 from workers.processes.programs import ProcessRunner
+from workers.reporters import Answered, OutputEmitter
 
 #: characters of a field whose line is too long, or which is not JSON
 _LONGEST_SHOWN = 10_000
@@ -190,6 +192,8 @@ class IsolatedChild:
         #: runs all async handlers: connections that a module keeps belong to the loop that they began in
         self._runner = asyncio.Runner()
         self._is_stopping = False
+        #: of the call that runs
+        self._emit: OutputEmitter[bytes] | None = None
 
     def serve(self) -> None:
         """Run calls until the channel is closed."""
@@ -204,6 +208,8 @@ class IsolatedChild:
 
     def _answer(self, order: JsonObject) -> bytes:
         outcome = outcome_of(partial(self._answer_with_value, order))
+        if self._emit is not None:
+            self._emit.flush()
         call, error = order["call"], outcome.error
         if error is None and len(outcome.get()) > order["maxMessageBytes"]:
             error = PayloadTooLargeError(
@@ -235,6 +241,7 @@ class IsolatedChild:
         # saved after the import, so that what the entry file sets is part of the state
         self._state = self._state or ProcessState.now()
         self._state.restore()
+        self._emit = None
         context = self._context(order["context"], order["call"], order["limitSeconds"])
         self._say(order["call"], "began")
         value = handler(context, order["args"])
@@ -263,13 +270,33 @@ class IsolatedChild:
             progress=lambda *report, **named: self._say(
                 call, "progress", serializer.decode(report_of(*report, **named))
             ),
+            emit=self._emitter(call) if wire["followed"] else emit_nowhere,
             deadline=deadline,
             _is_cancelled=lambda: self._is_stopping,
             **({} if callback_url is None else {"_callback_url": lambda: callback_url}),
         )
 
+    def _emitter(self, call: int) -> OutputEmitter[bytes]:
+        """Make the ``emit`` of a call; it joins what is emitted often, and the worker does the rest."""
+
+        def send(message: bytes, answered: Answered) -> None:
+            with contextlib.suppress(OSError):  # the worker has closed the channel, or a fork of this process
+                self._channel.send(message)
+            answered(1)
+
+        self._emit = OutputEmitter(
+            {"call": call}, lambda events: b'[%d,"output",%b]' % (call, events), send, _later
+        )
+        return self._emit
+
     def _say(self, call: int, kind: str, body: Any = None) -> None:
         self._channel.send(serializer.encode([call, kind, body], repairs=True))
+
+
+def _later(seconds: float, function: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

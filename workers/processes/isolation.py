@@ -32,6 +32,7 @@ from workers.processes.channel import ChildChannel
 from workers.processes.confinement import Confinement
 from workers.processes.frames import ROOM_BYTES
 from workers.processes.programs import CRASH_SECONDS, Guard, describe_end, relayed_stderr
+from workers.reporters import relay_output
 
 #: how long a child may take to start and to import its entry file
 START_SECONDS = 60.0
@@ -372,7 +373,7 @@ class IsolatedTool:
 
 
 def _on_event(ctx: ToolContext, kind: str, body: Any) -> None:
-    """Handle a log line or a progress report of a call; one that is not valid is ignored."""
+    """Handle a log line, a progress report or output of a call; one that is not valid is ignored."""
     match kind, body:
         case "log", [level, event, fields]:
             frames.log_line(ctx.logger, level, event, fields)
@@ -380,6 +381,8 @@ def _on_event(ctx: ToolContext, kind: str, body: Any) -> None:
             frames.log_record(name, level, event, fields)
         case "progress", {"done": done}:
             frames.report_progress(ctx.progress, done, body.get("total"), body.get("message"))
+        case "output", [*events]:
+            relay_output(ctx.emit, events)
         case "dropped", int():
             frames.log_dropped(ctx.logger, body)
 

@@ -12,8 +12,10 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.oauth.manager import RefreshesInFlight
 from goondan_tasks.revisions.active import UNCOMMITTED, ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
-from workers.agents.call_services import StepsNow, Swarm
+from workers.agents.call_services import Swarm
+from workers.agents.entry_steps import StepsNow
 from workers.agents.handoffs import Handoffs
+from workers.agents.replies import Replies
 from workers.concurrency.event_loop import EventLoopThread
 from workers.contexts import ContextFactory
 from workers.endings import Endings
@@ -98,7 +100,10 @@ class RevisionFactory:
         )
         for provider in models.by_model.values():
             registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys, open_requests))
-        agents = AgentContexts(swarm, self.handoffs, instance_service, steps_now, ref, thinking, workdirs)
+        replies = Replies(bundle, self.handoffs, ref)
+        agents = AgentContexts(
+            swarm, self.handoffs, instance_service, steps_now, ref, thinking, workdirs, replies
+        )
         executor = make_executor(
             settings, registry, extensions.services, self.event_loop, workdirs, steps, agents
         )

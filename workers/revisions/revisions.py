@@ -19,7 +19,7 @@ from goondan_tasks.contract.failure import named_error
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
-from workers.agents.call_services import StepsNow
+from workers.agents.entry_steps import StepsNow
 from workers.concurrency.threads import on_new_thread
 from workers.job import Job, JobState
 from workers.outcome import outcome_of

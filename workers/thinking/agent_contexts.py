@@ -13,17 +13,15 @@ from goondan_tasks.contract.calls import Run
 from goondan_tasks.contract.conversation import Conversation, ConversationFiles
 from goondan_tasks.contract.events import event_of
 from workers.agents.call_services import (
-    AgentTurn,
-    AsyncEntryStep,
     AsyncRuntime,
     AsyncToolCaller,
-    BlockingEntryStep,
     BlockingRuntime,
     BlockingToolCaller,
-    StepsNow,
     Swarm,
 )
+from workers.agents.entry_steps import AgentTurn, AsyncEntryStep, BlockingEntryStep, StepsNow
 from workers.agents.handoffs import Handoffs
+from workers.agents.replies import Replies
 from workers.cancellation import Cancellation
 from workers.concurrency.waits import Waits
 from workers.instances.service import InstanceService
@@ -49,6 +47,7 @@ class AgentContexts:
     bundle_ref: str | None
     thinking: Thinking
     workdirs: InstanceWorkdirs
+    replies: Replies
 
     def context(self, job: Job, services: ContextServices, workdir: Path, deadline: datetime) -> AgentContext:
         """Make the context of a Turn whose handler begins now."""
@@ -95,6 +94,10 @@ class AgentContexts:
         self.workdirs.open(call.agent_name, call.instance_key)
         files = ConversationFiles.of(self.workdirs.directory(call.instance_key), call.agent_name)
         return files.begin(call.turn_id, claimed_at=run.claimed_at, now=run.clock())
+
+    async def reply(self, run: Run, answer: Any) -> None:
+        """Send the answer of a Turn to where its event came from, if its Connection says so."""
+        await self.replies.send(run, answer)
 
     def _reach(self, job: Job, services: ContextServices, deadline: datetime) -> Reach:
         run, cancellation = job.claim.run, job.ensure_cancellation()

@@ -10,9 +10,8 @@ not in the call's arguments.
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -29,13 +28,15 @@ from goondan_tasks.bundle.resources import ModelResource
 from goondan_tasks.contract.calls import identity_of
 from goondan_tasks.contract.errors import ConfigError, ModelError, ModelRateLimitError, ModelUnavailableError
 from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallError
-from goondan_tasks.contract.names import SYSTEM_TOOL, call_identity, is_name_part, open_telemetry
-from goondan_tasks.contract.table_rows import naming, only_advice, whole_number
+from goondan_tasks.contract.names import SYSTEM_TOOL, call_identity, is_name_part
+from goondan_tasks.contract.table_rows import naming, only_advice
 from goondan_tasks.contract.wording import hint
+from goondan_tasks.ledger.limiter import token_limit
 from workers.agents.call_services import AgentTools
 from workers.instances.outputs import read_part
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
+from workers.thinking.telemetry import described
 from workers.thinking.turn_stream import TurnStream
 from workers.tools.registered_tool import RegisteredTool
 from workers.tools.system_tools import system_tool
@@ -50,8 +51,8 @@ BACKOFF_SECONDS = 1.0
 #: how often a request is started, if its workers die
 MOST_ATTEMPTS = 100
 
-#: the window of ``tokensPerMinute``, in seconds
-MINUTE = 60
+#: the slots in which tokens are counted, as ``permits.lua`` reads them, and how long one counts, in seconds
+SLOT_SECONDS, COUNTED_SECONDS = 10, 60
 
 #: errors after which the next Model is asked
 FALL_BACK_ON = {
@@ -65,23 +66,6 @@ FALL_BACK_ON = {
 }
 
 #: OpenTelemetry's names of providers, where they differ from ours, and of kinds of tokens
-SPAN_PROVIDERS = {
-    "azure": "azure.ai.openai",
-    "bedrock": "aws.bedrock",
-    "google": "gcp.gemini",
-    "google-gla": "gcp.gemini",
-    "google-vertex": "gcp.vertex_ai",
-    "grok": "x_ai",
-    "mistral": "mistral_ai",
-    "openai-chat": "openai",
-    "openai-responses": "openai",
-}
-SPAN_USAGE = {
-    "input": "gen_ai.usage.input_tokens",
-    "output": "gen_ai.usage.output_tokens",
-    "cached": "gen_ai.usage.cache_read.input_tokens",
-    "reasoning": "gen_ai.usage.reasoning.output_tokens",
-}
 
 
 def tool_part(model: str) -> str:
@@ -112,36 +96,11 @@ class ModelTool:
         if known is None:
             known = await asyncio.to_thread(partial(self._read, key, followed))
         request, is_followed = known
-        await self._wait_for_tokens(ctx)
         stream = TurnStream(self.redis, self.keys, input["event"], is_followed)
-        self._describe(ctx)
-        answer = await self._ask(request, stream, input["step"])
-        self._describe(ctx, answer)
+        with described(ctx, self.provider.resource.spec) as asked:
+            answer = asked.answer = await self._ask(request, stream, input["step"])
         await self._note_tokens(answer)
         return answer
-
-    def _describe(self, ctx: ToolContext, answer: ModelAnswer | None = None) -> None:
-        """Set the run's span attributes for the request, or for the answer.
-
-        Source: OpenTelemetry's semantic conventions for generative AI.
-        """
-        api, spec = open_telemetry(), self.provider.resource.spec
-        if api is None:
-            return
-        if answer is None:
-            attributes: JsonObject = {
-                "gen_ai.operation.name": "chat",
-                "gen_ai.provider.name": SPAN_PROVIDERS.get(spec.provider, spec.provider),
-                "gen_ai.request.model": spec.model,
-                "gen_ai.agent.name": ctx.agent_name,
-                "gen_ai.conversation.id": ctx.instance_key,
-            }
-        else:
-            reasons = [answer.finish_reason] if answer.finish_reason else None
-            attributes = {name: answer.usage.get(kind, 0) for kind, name in SPAN_USAGE.items()}
-            attributes |= {"gen_ai.response.model": answer.model, "gen_ai.response.finish_reasons": reasons}
-        known = {name: value for name, value in attributes.items() if value is not None}
-        api.get_current_span().set_attributes(known)
 
     async def _ask(self, request: ModelRequest, stream: TurnStream, step: int) -> ModelAnswer:
         if not await stream.is_followed():
@@ -150,7 +109,7 @@ class ModelTool:
             return await self.provider.ask(request, deltas.add)
 
     def _read(self, key: str, stream: str) -> tuple[ModelRequest, bool]:
-        """Return the stored request, and whether a client follows the Turn.
+        """Return the stored request, and whether the Turn has a stream.
 
         Raises:
             ModelError: it has expired.
@@ -167,42 +126,17 @@ class ModelTool:
             raise ModelError("The request to the model has expired: ask again.")
         return ModelRequest.from_json(stored), bool(is_followed)
 
-    async def _wait_for_tokens(self, ctx: ToolContext) -> None:
-        """Wait until the Model's tokens of the last minute are below its limit.
-
-        Raises:
-            ModelRateLimitError: they still are not after two minutes.
-        """
-        model = self.provider.resource
-        most = model.spec.tokens_per_minute
-        end = time.monotonic() + 2 * MINUTE
-        while most is not None and await asyncio.to_thread(patiently, self._tokens_used) >= most:
-            if time.monotonic() > end:
-                raise ModelRateLimitError(f"Model {model.name!r} is limited to {most} tokens a minute.")
-            ctx.logger.info("model.waits_for_tokens", model=model.name, tokens_per_minute=most)
-            await asyncio.sleep(1)
-
-    def _tokens_used(self) -> int:
-        """Return the tokens of the last 60 seconds, counted in slots of 10 seconds."""
-        seconds = int(self.redis.time()[0])
-        slots = [str(slot) for slot in range(seconds // 10 - MINUTE // 10 + 1, seconds // 10 + 1)]
-        key = self.keys.tokens(self.provider.resource.name)
-        with only_advice(key):
-            counts = cast("list[bytes | None]", self.redis.hmget(key, slots))
-            return sum(whole_number(used, key) for used in counts)
-        return 0
-
     async def _note_tokens(self, answer: ModelAnswer) -> None:
         if self.provider.resource.spec.tokens_per_minute is not None:
             used = answer.usage["input"] + answer.usage["output"]
             await asyncio.to_thread(patiently, partial(self._add_tokens, used))
 
     def _add_tokens(self, used: int) -> None:
-        key, slot = self.keys.tokens(self.provider.resource.name), int(self.redis.time()[0]) // 10
+        key, slot = self.keys.tokens(self.provider.resource.name), int(self.redis.time()[0]) // SLOT_SECONDS
         with only_advice(key), self.redis.pipeline() as pipe:
             pipe.hincrby(key, str(slot), used)
-            pipe.hdel(key, *(str(old) for old in range(slot - 24, slot - MINUTE // 10)))
-            pipe.expire(key, 2 * MINUTE)
+            pipe.hdel(key, *(str(old) for old in range(slot - 24, slot - COUNTED_SECONDS // SLOT_SECONDS)))
+            pipe.expire(key, 2 * COUNTED_SECONDS)
             pipe.execute()
 
 
@@ -212,7 +146,7 @@ def model_tool(
     """Return the system tool that asks a Model."""
     model, spec = provider.resource, provider.resource.spec
     limits = {"maxConcurrency": spec.max_concurrency, "rateLimit": spec.rate_limit}
-    return system_tool(
+    tool = system_tool(
         tool_part(model.name),
         ModelTool(provider, redis, keys, open_requests).__call__,
         description=f"Ask the Model {model.name}.",
@@ -222,8 +156,7 @@ def model_tool(
             "step": {"type": "integer", "minimum": 0},
         },
         required=["request", "event", "step"],
-        # longer than the request's own limit and the wait for tokens
-        timeout_seconds=spec.timeout_seconds + 10 + (2 * MINUTE if spec.tokens_per_minute else 0),
+        timeout_seconds=spec.timeout_seconds + 10,  # longer than the request's own limit
         only_waits=True,
         maxAttempts=MOST_ATTEMPTS,
         retry={
@@ -233,6 +166,8 @@ def model_tool(
         },
         **{name: value for name, value in limits.items() if value is not None},
     )
+    most = spec.tokens_per_minute
+    return tool if most is None else replace(tool, tokens=token_limit(model.name, most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +323,7 @@ class Models:
     ) -> bool:
         """Store a request, or keep it if it is ``None``, and store in its place what is asked.
 
-        Return whether a client follows the Turn: whether there is the ``stream`` of its events.
+        Return whether there is the ``stream`` of the Turn's events.
         """
         self.write()
 

@@ -47,7 +47,8 @@ from goondan_tasks.contract.model_messages import StepCallResult
 from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.schema import ArgumentSchema
 from goondan_tasks.history import StepCall
-from workers.agents.call_services import AgentTools, AsyncEntryStep
+from workers.agents.call_services import AgentTools
+from workers.agents.entry_steps import AsyncEntryStep
 from workers.thinking.images import needs_files, seen_message, with_newest_images
 from workers.thinking.model_calls import AskedRequests, Models, OpenRequests
 from workers.thinking.model_providers import ModelProviders

@@ -1,7 +1,7 @@
-"""Streams the events of a Turn to a client, through a Redis stream that the client has created.
+"""Streams the events of a Turn to its followers, through a Redis stream.
 
-:mod:`goondan_tasks.client.turn_events` defines the events and their encoding. Without a client that follows
-the Turn, nothing is written.
+:mod:`goondan_tasks.client.turn_events` defines the events and their encoding. A Turn whose events are not
+kept has no stream, and nothing is written.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 from redis import Redis
@@ -28,14 +29,12 @@ from goondan_tasks.client.turn_events import (
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.history import StepCall
+from goondan_tasks.ledger.scripts import MOST_ENTRIES
 
 logger = structlog.get_logger(__name__)
 
 #: how long pieces of an answer are gathered before they are written together
 GATHER_SECONDS = 0.04
-
-#: the approximate number of entries that are kept of a Turn
-MOST_ENTRIES = 20_000
 
 _KINDS: dict[str, type[TextDelta] | type[ReasoningDelta]] = {"text": TextDelta, "reasoning": ReasoningDelta}
 
@@ -49,7 +48,7 @@ class TurnStream:
         self._is_followed = is_followed
 
     async def is_followed(self) -> bool:
-        """Return whether a client follows the Turn; Redis is asked once."""
+        """Return whether the Turn has a stream; Redis is asked once."""
         if self._is_followed is None:
             self._is_followed = await asyncio.to_thread(self._exists)
         return self._is_followed
@@ -88,8 +87,11 @@ class TurnStream:
     def _write(self, events: Sequence[Told]) -> None:
         masked = KNOWN_SECRETS.hidden_in_answer([event.to_wire() for event in events])
         add = partial(self._redis.xadd, self._key, maxlen=MOST_ENTRIES, nomkstream=True)
+        # what streams.lua joins at the end
+        is_answer = all(isinstance(event, TextDelta | ReasoningDelta | AnswerRestarted) for event in events)
         try:
-            add({"entries": serializer.encode(masked, repairs=True)})
+            fields: dict[Any, Any] = {"entries": serializer.encode(masked, repairs=True)}
+            add(fields | {"answer": "1"} if is_answer else fields)
         except (RedisError, serializer.NotJsonError) as error:
             logger.warning("turn_stream.not_written", reason=str(error))
 
@@ -136,7 +138,7 @@ class Deltas:
         pieces, self._pieces = self._pieces, []
         if pieces and not is_over:
             kind, text = pieces.pop()
-            end = len(text) - KNOWN_SECRETS.partial_length(text)
-            pieces += [(kind, text[:end])] if end else []
-            self._pieces += [(kind, text[end:])] if end < len(text) else []
+            told, rest = KNOWN_SECRETS.hidden_in_part(text)
+            pieces += [(kind, told)] if told else []
+            self._pieces += [(kind, rest)] if rest else []
         return [_KINDS[kind](step=self._step, text=text, answer_id=self.answer_id) for kind, text in pieces]

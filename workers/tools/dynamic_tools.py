@@ -11,6 +11,7 @@ import structlog
 
 from goondan_tasks.authoring.tool_api import ToolHandler
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.bundle.binding import declared_tool
 from goondan_tasks.contract.catalog import CatalogItem, catalog_item
 from goondan_tasks.contract.messages import JsonObject, ToolCall
 from goondan_tasks.contract.names import SYSTEM_TOOL, parse_tool_name
@@ -18,7 +19,6 @@ from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.contract.wording import require_fields
 from goondan_tasks.history import StepTool
 from workers.tools.registered_tool import RegisteredTool, ready
-from workers.tools.system_tools import declared_tool
 
 logger = structlog.get_logger(__name__)
 

@@ -23,6 +23,8 @@ class RegisteredTool:
     is_async: bool
     #: whether the handler, an async one, only waits, and so needs no slot
     only_waits: bool = False
+    #: the limit of the tokens that its calls use (:func:`goondan_tasks.ledger.limiter.token_limit`)
+    tokens: str | None = None
 
 
 def ready(bound: BoundTool, handler: ToolHandler) -> RegisteredTool:

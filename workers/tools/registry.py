@@ -141,7 +141,9 @@ class Registry:
         is_callable = in_step or self.is_open or system or name in (self.catalog(agent) or ())
         if bound is None or not is_callable:
             return None
-        return self._limits.get((agent, name)) or self._limits.setdefault((agent, name), Limits.of(bound))
+        tokens = None if system is None else system.tokens
+        made = self._limits.get((agent, name)) or Limits.of(bound, tokens=tokens)
+        return self._limits.setdefault((agent, name), made)
 
     def add_system_tool(self, tool: RegisteredTool) -> None:
         """Add one of the system's tools."""

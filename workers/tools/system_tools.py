@@ -6,15 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from goondan_tasks.authoring.agent_api import AgentContext
 from goondan_tasks.authoring.entry import handle_in
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle import BoundTool, Bundle
-from goondan_tasks.bundle.binding import bound_exports
-from goondan_tasks.bundle.findings import field_faults
-from goondan_tasks.bundle.resources import API_VERSION, ToolResource
+from goondan_tasks.bundle.binding import declared_tool
 from goondan_tasks.contract.errors import HandoffError
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.names import READ_OUTPUT_TOOL, SYSTEM_TOOL
@@ -25,32 +21,6 @@ from workers.tools.entry_files import EntryFiles
 from workers.tools.registered_tool import RegisteredTool
 
 _THIS = Path(__file__)
-
-
-def declared_tool(
-    tool: str,
-    export: JsonObject,
-    entry: str,
-    root: Path,
-    *,
-    called: str = "",
-    model: type[ToolResource] = ToolResource,
-    version: str = API_VERSION,
-    **spec: Any,
-) -> BoundTool:
-    """Return the single export of a Tool that no YAML declares; errors name it ``called``.
-
-    Raises:
-        ValueError: the resource is not valid.
-    """
-    spec |= {"entry": entry, "exports": [export]}
-    resource = {"apiVersion": version, "kind": "Tool", "metadata": {"name": tool}, "spec": spec}
-    try:
-        [bound] = bound_exports(model.model_validate(resource), root)
-    except ValidationError as error:
-        faults = [f"{fault.path[-1]} {fault.error.message}" for fault in field_faults(error, model, resource)]
-        raise ValueError(f"{called}: {'; '.join(faults)}") from error
-    return bound
 
 
 def system_tool(

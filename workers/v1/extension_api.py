@@ -8,7 +8,8 @@ from typing import Any
 from goondan_tasks.authoring.tool_api import Logger
 from goondan_tasks.authoring.v1_api import V1CatalogItem, V1ExtensionApi, V1Handler
 from goondan_tasks.bundle import BoundExtension, Bundle
-from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.bundle.binding import declared_tool
+from goondan_tasks.bundle.resource import V1_API_VERSION
 from goondan_tasks.bundle.v1_resources import V1ToolResource
 from goondan_tasks.contract.catalog import catalog_item
 from workers.extensions.api import ExtensionServices
@@ -17,7 +18,6 @@ from workers.extensions.pipelines import AgentPipelines
 from workers.extensions.services import ExtensionTools, Owner, SwarmBundleService, turn_running
 from workers.tools.dynamic_tools import DynamicTool, without_secrets
 from workers.tools.registered_tool import ready
-from workers.tools.system_tools import declared_tool
 from workers.v1.conversions import current_item, v1_item
 from workers.v1.event_bus import AgentEventBus
 from workers.v1.services import ConsoleLogger, Memory, V1OAuth, V1SwarmBundle

@@ -10,7 +10,7 @@ from goondan_tasks.authoring.tool_api import Logger
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.resources import scopes_beyond
+from goondan_tasks.bundle.oauth_app_spec import scopes_beyond
 from goondan_tasks.bundle.v1_resources import V1ToolExport, V1ToolSpec
 from goondan_tasks.contract.messages import JsonObject, ToolCall
 from goondan_tasks.contract.wording import hint

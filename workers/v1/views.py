@@ -24,13 +24,8 @@ from goondan_tasks.authoring.v1_api import (
 )
 from goondan_tasks.authoring.v1_api import ToolCall as V1Call
 from goondan_tasks.bundle import BoundExtension, BoundTool, Bundle
-from goondan_tasks.bundle.resources import (
-    AgentResource,
-    ExtensionResource,
-    ExtensionSpec,
-    Metadata,
-    SwarmResource,
-)
+from goondan_tasks.bundle.resource import Metadata
+from goondan_tasks.bundle.resources import AgentResource, ExtensionResource, ExtensionSpec, SwarmResource
 from goondan_tasks.contract.calls import identity_of
 from goondan_tasks.contract.catalog import CatalogItem
 from goondan_tasks.contract.messages import AgentEvent, JsonObject, ToolCall, assistant_message

@@ -249,6 +249,9 @@ class Services:
     def progress(self, job: Job) -> Any:
         return self._note("progress", print)
 
+    def emit(self, job: Job) -> Any:
+        return self._note("emit", print)
+
     def release_slot(self, job: Job, wait: Wait = Wait.AGENT) -> ReleasedSlot:
         return KeptSlot(wait)
 

@@ -7,7 +7,8 @@ import pytest
 
 from goondan_tasks.bundle import BoundTool, load_bundle
 from goondan_tasks.bundle.binding import bound_exports
-from goondan_tasks.bundle.resources import API_VERSION, ToolResource
+from goondan_tasks.bundle.resource import API_VERSION
+from goondan_tasks.bundle.resources import ToolResource
 from goondan_tasks.contract.calls import Run, new_call
 from goondan_tasks.contract.messages import epoch_milliseconds
 from goondan_tasks.contract.names import READ_OUTPUT_TOOL

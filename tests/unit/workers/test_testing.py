@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import structlog
 
 from workers.testing import run_tool
 
@@ -63,11 +64,14 @@ def test_tool_without_a_worker_has_a_logger_and_no_other_agents(
     (tmp_path / "goondan.yaml").write_text(TOOLS, encoding="utf-8")
     (tmp_path / "here.py").write_text(HANDLER, encoding="utf-8")
     monkeypatch.setenv("GOONDAN_LOG_FORMAT", "json")
+    structlog.reset_defaults()  # what another test has configured would stay
 
     result = run_tool(tmp_path, "lone", f"here__{export}", tool_call_id="c-1", instance_key="i-1")
 
     assert result.output == {"runtime": None}
-    [line] = [json.loads(text) for text in capfd.readouterr().err.splitlines() if "looked" in text]
+    errors = capfd.readouterr().err
+    assert "Logging error" not in errors, errors
+    [line] = [json.loads(text) for text in errors.splitlines() if "looked" in text]
     told = {name: line[name] for name in ("event", "level", "around", "agent", "instance", "tool")}
     assert told == {
         "event": "looked",

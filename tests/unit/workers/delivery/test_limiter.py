@@ -16,8 +16,8 @@ from goondan_tasks.contract.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.timer import Timer
 from tests.waiting import wait_until
-from workers.concurrency.watchdog import Watchdog
 from workers.delivery.limiter import CallLimiter
 from workers.javascript.tools import HostedTools, Hosts
 from workers.processes.isolation import Children, Isolation
@@ -58,8 +58,6 @@ class Porch:
     """A limiter, and a ledger whose claims it asks for."""
 
     def __init__(self, redis: Redis, writer: DirectWriter) -> None:
-        watchdog = Watchdog()
-        watchdog.start()
         registry = Registry(BUNDLE, Isolation(Children(), ""), HostedTools(Hosts(), Path(), ""))
         self.writer = writer
         self.ledger = Ledger(redis, Settings())
@@ -67,7 +65,6 @@ class Porch:
             self.ledger,
             writer,  # type: ignore[arg-type]
             tools_of=lambda _: registry,
-            watchdog=watchdog,
         )
 
     def claim(self, tool: str, turn: str, **fields: Any) -> Claim:
@@ -78,8 +75,7 @@ class Porch:
         )
 
     def finish(self, claim: Claim) -> None:
-        finished = self.ledger.finish(claim, claim.run.ok(1, None)).run(self.ledger.redis)
-        self.keeper.follow(finished.look_in)
+        self.ledger.finish(claim, claim.run.ok(1, None)).run(self.ledger.redis)
 
 
 def test_a_call_without_limits_sends_nothing_but_its_claim(redis: Redis, writer: DirectWriter) -> None:
@@ -129,4 +125,5 @@ def test_a_rate_is_looked_after_when_its_time_comes(redis: Redis, writer: Direct
         if claim.is_ours:
             porch.keeper.begin(claim)
     assert verdicts[:5] == [Verdict.RUN] * 5
-    wait_until(lambda: redis.llen("agent.clerk") == 1)
+    timer = Timer(porch.ledger)
+    wait_until(lambda: timer.wake().run(redis) is not None and redis.llen("agent.clerk") == 1)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from goondan_tasks.contract.calls import Run, new_call
 from goondan_tasks.contract.messages import ToolCallError
+from goondan_tasks.contract.names import EVENT_TOOLS, MODEL_TOOLS, current_context
 from goondan_tasks.ledger.record import Claim, Verdict
 from workers.concurrency.event_loop import EventLoopThread
 from workers.delivery.otel_spans import OtelSpans
@@ -22,8 +23,8 @@ from workers.delivery.otel_spans import OtelSpans
 TRACE, SPAN, PARENT = "a1" * 16, "b2" * 8, "c3" * 8
 
 
-def a_claim(retries: int = 0, **fields: Any) -> Claim:
-    call = new_call("coder", "bash__exec", {}, {"trace_id": TRACE, "span_id": SPAN, **fields})
+def a_claim(retries: int = 0, tool: str = "bash__exec", **fields: Any) -> Claim:
+    call = new_call("coder", tool, {}, {"trace_id": TRACE, "span_id": SPAN, **fields})
     run = Run("call-1", call, "coder-7@host", 1 + retries, 1_000, lambda: 1_250.0, retries)
     return Claim(run, f"token-{retries}", Verdict.RUN)
 
@@ -65,12 +66,18 @@ def ids(span: ReadableSpan) -> tuple[str, str, str | None]:
 def test_a_runs_span_is_the_calls_own_and_says_what_ran() -> None:
     spans = Spans()
 
-    spans.carry_out(a_claim(correlation_id="order-7"))
+    spans.carry_out(a_claim(correlation_id="order-7", tool_call_id="toolu-1"))
 
     [span] = spans.finished()
-    assert (span.name, ids(span)) == ("coder bash__exec", (TRACE, SPAN, None))
+    assert (span.name, ids(span)) == ("execute_tool bash__exec", (TRACE, SPAN, None))
     assert span.status.status_code is StatusCode.UNSET
     assert dict(span.attributes or {}) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.agent.name": "coder",
+        "gen_ai.conversation.id": "default",
+        "gen_ai.tool.name": "bash__exec",
+        "gen_ai.tool.call.id": "toolu-1",
+        "gen_ai.tool.type": "function",
         "messaging.system": "celery",
         "messaging.operation.type": "process",
         "messaging.operation.name": "process",
@@ -86,6 +93,33 @@ def test_a_runs_span_is_the_calls_own_and_says_what_ran() -> None:
         "goondan.waited_ms": 250,
         "goondan.status": "ok",
     }
+
+
+@pytest.mark.parametrize("tool", sorted(EVENT_TOOLS))
+def test_a_turn_invokes_its_agent(tool: str) -> None:
+    spans = Spans()
+
+    spans.carry_out(a_claim(tool=tool, instance_key="issue-42"))
+
+    [span] = spans.finished()
+    attributes = dict(span.attributes or {})
+    assert span.name == "invoke_agent coder"
+    assert {name: value for name, value in attributes.items() if name.startswith("gen_ai.")} == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "coder",
+        "gen_ai.agent.id": "coder",
+        "gen_ai.conversation.id": "issue-42",
+    }
+
+
+def test_a_request_to_a_model_is_a_chat() -> None:
+    spans = Spans()
+
+    spans.carry_out(a_claim(tool=f"{MODEL_TOOLS}large"))
+
+    [span] = spans.finished()
+    assert (span.name, (span.attributes or {})["gen_ai.operation.name"]) == ("chat large", "chat")
+    assert "gen_ai.tool.name" not in (span.attributes or {})
 
 
 def test_a_failed_run_is_an_error_with_its_code() -> None:
@@ -106,6 +140,26 @@ def test_a_runs_span_stands_below_the_one_that_asked_and_above_what_the_handler_
     [run], [inside] = spans.finished(), spans.finished(SpanKind.INTERNAL)
     assert ids(run) == (TRACE, SPAN, PARENT)
     assert ids(inside)[::2] == (TRACE, SPAN)
+
+
+def test_state_and_baggage_of_the_sender_are_in_the_context_of_the_handler() -> None:
+    spans, seen = Spans(), list[Any]()
+    sent = {"tracestate": "vendor=1", "baggage": "user=ann,plan=pro"}
+    claim = a_claim(parent_span_id=PARENT, trace_context=sent)
+
+    def run() -> None:
+        seen.append(dict(baggage.get_all()))
+        seen.append(current_context())
+
+    spans.spans.around(claim, run)
+    spans.spans.end(claim, claim.run.ok(1, None))
+
+    [span] = spans.finished()
+    context = span.get_span_context()
+    assert context is not None
+    assert context.trace_state.to_header() == "vendor=1"
+    assert seen == [{"user": "ann", "plan": "pro"}, sent]
+    assert dict(baggage.get_all()) == {}
 
 
 def test_a_second_run_of_a_call_has_a_span_of_its_own_in_the_same_trace() -> None:

@@ -56,6 +56,13 @@ def test_an_exporter_in_the_environment_asks_for_spans() -> None:
     assert "opentelemetry.sdk.trace" in modules
 
 
+def test_metrics_are_exported_if_they_are_asked_for_by_name() -> None:
+    _, modules, log = spans_with(OTEL_METRICS_EXPORTER="console", OTEL_METRIC_EXPORT_INTERVAL="3600000")
+    assert "opentelemetry.sdk.metrics" in modules
+    assert "installed" not in log
+    assert "no such exporter" in spans_with(OTEL_METRICS_EXPORTER="no-such")[2]
+
+
 def test_what_the_program_has_set_up_before_is_used() -> None:
     assert spans_with(extra="own")[0] == "OtelSpans"
 

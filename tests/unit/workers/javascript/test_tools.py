@@ -10,9 +10,11 @@ import pytest
 import structlog
 import yaml
 
+from broker_config import serializer
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.contract.output import MOST_EMITTED_BYTES
 from goondan_tasks.machine import sandbox
 from tests.javascript_runtimes import NAMES, runtime
 from tests.unit.workers.mcp.tool_contexts import Progress, context
@@ -21,12 +23,13 @@ from workers.javascript import tools
 from workers.javascript.tools import HostedTools, Hosts
 from workers.outcome import outcome_of
 from workers.processes.confinement import Confinement
+from workers.reporters import OutputEmitter
 
 needs_bubblewrap = pytest.mark.skipif(sandbox.fault() is not None, reason="no sandbox here")
 
 
 CODE = """
-import { writeSync } from 'node:fs';
+import { existsSync, writeFileSync, writeSync } from 'node:fs';
 
 const told = (text) => {
   const bytes = Buffer.from(`${Buffer.byteLength(text)}:${text}\\n`);
@@ -68,6 +71,39 @@ export const handlers = {
     ctx.logger.info('\\ud800');
     ctx.progress(1, 2, '\\ud800');
     return { text: 'caf\\udce9', '\\ud800': 'kept' };
+  },
+  emits: async (ctx, { chunks }) => {
+    for (let number = 0; number < chunks; number += 1) {
+      ctx.emit(`${number} `);
+    }
+    await new Promise((resolve) => setTimeout(resolve, 1));
+    const changed = { done: true };
+    ctx.emit(changed);
+    changed.done = false;
+    const refused = ['x'.repeat(65_537), 10n, ['é'.repeat(40_000)]].map((chunk) => {
+      try {
+        return ctx.emit(chunk);
+      } catch (error) {
+        return error.message;
+      }
+    });
+    ctx.emit();
+    return refused;
+  },
+  emitsMuch: (ctx) => {
+    for (let number = 0; number < 20; number += 1) {
+      ctx.emit('x'.repeat(65_536));
+    }
+    throw new Error('too much');
+  },
+  emitsAndDies: (ctx, { mark }) => {
+    ctx.emit(existsSync(mark) ? 'again.' : 'first.');
+    if (!existsSync(mark)) {
+      writeFileSync(mark, '');
+      setTimeout(() => process.exit(1), 200);
+      return new Promise(() => {});
+    }
+    return 'done';
   },
   says: (ctx, { frames }) => {
     frames.forEach(told);
@@ -242,6 +278,58 @@ def test_a_tool_in_javascript_cannot_claim_to_wait_for_an_approval(call: Callabl
 def test_an_error_of_many_megabytes_from_a_host_is_a_short_error(call: Callable[..., Any]) -> None:
     raised = call("fails", size=6_000_000)
     assert raised.message.startswith("The handler's error takes 6000")
+
+
+def emitter() -> tuple[OutputEmitter[bytes], list[bytes]]:
+    """Return what takes output, and the list where it posts it; no post is ever answered."""
+    posts: list[bytes] = []
+    return OutputEmitter({"attempt": 1}, bytes, lambda post, _: posts.append(post), lambda *_: None), posts
+
+
+def emitted(emit: OutputEmitter[bytes], posts: list[bytes]) -> list[JsonObject]:
+    emit.flush()
+    return [event for post in posts for event in serializer.decode(post)]
+
+
+def test_output_of_a_tool_in_javascript_arrives_whole_and_in_order(call: Callable[..., Any]) -> None:
+    emit, posts = emitter()
+    refused = call("emits", context(Progress(), emit), chunks=30_000)
+
+    chunks = [event["chunk"] for event in emitted(emit, posts)]
+    assert "".join(chunk for chunk in chunks if isinstance(chunk, str)) == "".join(
+        f"{number} " for number in range(30_000)
+    )
+    assert chunks[-2:] == [{"done": True}, None]
+    assert [reason.partition(";")[0] for reason in refused] == [
+        "emit: the chunk takes 65537 bytes",
+        "emit: the chunk is a BigInt: return String(…) of it",
+        "emit: the chunk takes 80004 bytes",
+    ]
+
+
+def test_output_that_nobody_follows_is_checked_alone(call: Callable[..., Any]) -> None:
+    assert len(call("emits", context(Progress()), chunks=1)) == 3
+
+
+def test_too_much_output_of_a_tool_in_javascript_is_cut(call: Callable[..., Any]) -> None:
+    emit, posts = emitter()
+    assert call("emitsMuch", context(Progress(), emit)).message == "too much"
+
+    events = emitted(emit, posts)
+    assert sum(len(event.get("chunk", "")) for event in events) == MOST_EMITTED_BYTES
+    assert events[-1]["truncated"] is True
+
+
+def test_output_of_a_host_that_died_is_void_when_the_handler_begins_again(
+    call: Callable[..., Any], tmp_path: Path
+) -> None:
+    emit, posts = emitter()
+    policy: JsonObject = {"idempotent": True}
+    assert call("emitsAndDies", context(Progress(), emit), policy, mark=str(tmp_path / "mark")) == "done"
+
+    told = [(event["type"], event.get("chunk")) for event in emitted(emit, posts)]
+    # what may begin a secret is held back, and other tests of this process make some known
+    assert told == [("tool_output", "first."), ("tool_restart", None), ("tool_output", "again.")]
 
 
 def test_a_flood_of_reports_from_a_host_ends_with_the_last_one(call: Callable[..., Any]) -> None:

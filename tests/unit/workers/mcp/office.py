@@ -13,7 +13,8 @@ from tests.unit.workers.mcp.memory_api import MemoryApi
 from tests.unit.workers.mcp.tool_contexts import Progress, context
 from tests.waiting import wait_until
 from workers.mcp import Board
-from workers.mcp.servers import McpServers, RestartTimes
+from workers.mcp.agent_servers import McpServers
+from workers.mcp.servers import RestartTimes
 
 MOODY = Path(__file__).parents[3] / "moody_server.py"
 QUICK = RestartTimes(
@@ -32,11 +33,15 @@ class Office:
     api: MemoryApi = field(default_factory=MemoryApi)
     board: Board = field(default_factory=Board)
     progress: Progress = field(default_factory=Progress)
+    #: the output of the calls
+    emitted: list[Any] = field(default_factory=list)
 
     async def call(self, tool: str, **args: Any) -> Any:
         """Call a registered tool."""
         async with asyncio.timeout(SECONDS):
-            return await self.api.tools.registered[tool].handler(context(self.progress), args)
+            return await self.api.tools.registered[tool].handler(
+                context(self.progress, self.emitted.append), args
+            )
 
     async def comes_true(self, condition: Callable[[], object]) -> None:
         """Wait for a condition."""

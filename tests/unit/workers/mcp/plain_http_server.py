@@ -25,6 +25,8 @@ class PlainHttpServer:
         self.unknown: tuple[int, str] = (404, "Session not found")
         #: forget each session after its first list of tools
         self.forgets_always = False
+        #: set when calls with ``waits`` may be answered; those with ``breaks`` never are
+        self.goes_on = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -38,6 +40,12 @@ class PlainHttpServer:
 
             def do_POST(self) -> None:
                 message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                args = message.get("params", {}).get("arguments", {})
+                if args.get("waits"):
+                    outer.goes_on.wait()
+                if args.get("breaks"):
+                    self.close_connection = True
+                    return
                 self.answer(*outer.answer(message, self.headers.get("mcp-session-id")))
 
             def answer(self, status: int, kind: str, body: str, headers: dict[str, str]) -> None:
@@ -73,7 +81,7 @@ class PlainHttpServer:
 
     def answer(self, message: JsonObject, session: str | None) -> tuple[int, str, str, dict[str, str]]:
         method, number = message["method"], message.get("id")
-        if self.refusal is not None and (self.refuses_all or method == "tools/call"):
+        if self.refusal is not None and (self.refuses_all or method in {"tools/call", "tasks/get"}):
             return self.refusal
         if method == "initialize":
             session = uuid.uuid4().hex

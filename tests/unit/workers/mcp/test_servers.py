@@ -107,6 +107,16 @@ def test_progress_of_the_server_is_progress_of_the_call(tmp_path: Path) -> None:
     assert asyncio.run(look()) == [(1, 3, "at 1"), (2, 3, "at 2"), (3, 3, "at 3")]
 
 
+def test_messages_about_the_progress_of_the_server_are_output_of_the_call(tmp_path: Path) -> None:
+    async def look() -> list[Any]:
+        async with office(tmp_path) as it:
+            await it.call("moody__count", to=3)
+            await it.comes_true(lambda: len(it.emitted) == 3)
+            return sorted(it.emitted)
+
+    assert asyncio.run(look()) == ["at 1\n", "at 2\n", "at 3\n"]
+
+
 def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
     async def look() -> Any:
         async with office(tmp_path) as it:

@@ -13,8 +13,9 @@ from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, opened
 from tests.unit.workers.mcp.plain_http_server import PlainHttpServer
 from tests.unit.workers.mcp.web_server import WebServer
 from tests.waiting import wait_until
-from workers.mcp.servers import RestartTimes
-from workers.mcp.transports import END_BYTES, Command, StdioTransport, read_message
+from workers.mcp.servers import Connection, RestartTimes, ended
+from workers.mcp.tasks import GetTask, TaskParams, TaskState, UnreadableAnswerError
+from workers.mcp.transports import END_BYTES, Command, HttpTransport, StdioTransport, read_message
 
 #: it does not end with its input
 STUBBORN = Command((sys.executable, "-c", "import time; time.sleep(600)"))
@@ -175,29 +176,81 @@ def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
-def test_an_answer_that_is_too_long_costs_only_its_own_connection(
+def test_an_answer_that_is_too_long_costs_only_its_own_call(
     encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.mcp.transports.MESSAGE_BYTES", 100_000)
 
     async def look(url: str) -> tuple[int, str, bool, Any]:
         web = {"url": url, "headers": {"Accept-Encoding": encoding}}
-        async with opened({"web": web, "other": {"url": url}}) as it:
-            other = asyncio.create_task(it.call("other__hang"))
+        async with opened({"web": web}) as it:
+            other = asyncio.create_task(it.call("web__hang"))
             allowed = await it.call("web__rant", characters=90_000)
             with pytest.raises(McpError) as raised:
                 await it.call("web__rant", characters=500_000)
-            await it.comes_true(lambda: it.state("web")[0])
-            back = await it.call("web__rant", characters=1)
+            again = await it.call("web__rant", characters=1)
             is_lost = other.done()
             other.cancel()
             await asyncio.wait([other])
-            return len(allowed), raised.value.message, is_lost, back
+            return len(allowed), raised.value.message, is_lost, again
 
     with WebServer(answers_json=True) as server:
-        size, message, is_lost, back = asyncio.run(look(server.url))
-    assert (size, is_lost, back) == (90_000, False, "!")
-    assert "'web' was lost during the call: it sent a message of more than 100000 bytes" in message
+        size, message, is_lost, again = asyncio.run(look(server.url))
+    assert (size, is_lost, again) == (90_000, False, "!")
+    assert "'web' answered with an error: " in message
+    assert "it sent a message of more than 100000 bytes" in message
+
+
+UNKNOWN = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32602, "message": "no such task"}}'
+LONG = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"text": "x" * 10_000}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", LONG),
+        ("application/json", "<html>"),
+        ("application/json", '{"a":' * 300),
+        ("text/event-stream", f"event: message\ndata: {LONG}\n\n"),
+    ],
+)
+def test_answer_about_a_task_that_cannot_be_read_leaves_the_connection_open(
+    kind: str, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.mcp.transports.MESSAGE_BYTES", 5_000)
+
+    async def ask(server: PlainHttpServer) -> Any:
+        connection = Connection(lambda _: HttpTransport(server.url, {}), UNASKED, takes_tasks=True)
+        is_up = asyncio.Event()
+        life = asyncio.create_task(connection.run(lambda _: is_up.set()))
+        await is_up.wait()
+        server.refusal = (200, kind, body, {})
+        with pytest.raises(UnreadableAnswerError):
+            await connection.ask(GetTask(params=TaskParams(task_id="t")), TaskState)
+        server.refusal = (400, "application/json", UNKNOWN, {})
+        with pytest.raises(McpError, match="no such task"):
+            await connection.ask(GetTask(params=TaskParams(task_id="t")), TaskState)
+        await ended(life)
+
+    with PlainHttpServer() as server:
+        asyncio.run(ask(server))
+
+
+def test_connection_of_one_call_that_breaks_costs_only_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.mcp.servers.REASON_SECONDS", 0.1)
+
+    async def look(server: PlainHttpServer) -> tuple[str, Any, tuple[bool, str | None]]:
+        async with opened({"web": {"url": server.url}}, UNASKED) as it:
+            other = asyncio.create_task(it.call("web__count", waits=True))
+            with pytest.raises(McpError) as raised:
+                await it.call("web__count", breaks=True)
+            server.goes_on.set()
+            return raised.value.message, await other, it.state("web")
+
+    with PlainHttpServer() as server:
+        message, output, state = asyncio.run(look(server))
+    assert "'web' was lost during the call: RemoteProtocolError: Server disconnected" in message
+    assert (output, state) == ("1", (True, None))
 
 
 def test_a_list_that_changes_is_followed() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import structlog
 
-from goondan_tasks.authoring.tool_api import ToolContext
+from goondan_tasks.authoring.tool_api import EmitOutput, ToolContext
 from goondan_tasks.contract.messages import assistant_message
+from goondan_tasks.contract.output import emit_nowhere
 from workers.processes.programs import ProcessRunner
 
 
@@ -20,7 +21,7 @@ class Progress:
         self.told.append((done, total, message))
 
 
-def context(progress: Progress) -> ToolContext:
+def context(progress: Progress, emit: EmitOutput = emit_nowhere) -> ToolContext:
     """Return a context whose progress is told to ``progress``."""
     return ToolContext(
         agent_name="clerk",
@@ -33,4 +34,5 @@ def context(progress: Progress) -> ToolContext:
         logger=structlog.get_logger(),
         run_process=ProcessRunner(Path()),
         progress=progress,
+        emit=emit,
     )

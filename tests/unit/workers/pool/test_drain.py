@@ -107,7 +107,7 @@ def consumer(
     runtime = SimpleNamespace(
         settings=SimpleNamespace(grace_seconds=GRACE_SECONDS),
         delivery=SimpleNamespace(
-            result_writer=SimpleNamespace(awaits_confirmation=False, retries=_Retries(), abandon=lambda: None)
+            result_writer=SimpleNamespace(awaits_confirmation=False, abandon=lambda: None)
         ),
         revisions=SimpleNamespace(stop=lambda seconds: None),
         agent_registry=SimpleNamespace(remove_worker=lambda name: None),
@@ -118,14 +118,6 @@ def consumer(
     yield Consumer()
     state.should_stop = state.should_terminate = None
     state.reserved_requests.clear()
-
-
-class _Retries:
-    def __bool__(self) -> bool:
-        return False
-
-    def drain(self) -> None:
-        """Nothing waits to be run again."""
 
 
 def signalled(consumer: Consumer, *, is_heard: bool = True) -> Drain:

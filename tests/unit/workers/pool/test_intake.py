@@ -10,15 +10,18 @@ from celery.worker import state
 from fakeredis import FakeRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from broker_config.keys import Keys
 from broker_config.queue_reader import Batch
 from broker_config.settings import Settings
 from goondan_tasks.contract.errors import GoondanError
-from workers.concurrency.watchdog import Alarm, CallOff
+from goondan_tasks.contract.events import mailbox_of
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
+from goondan_tasks.ledger.record import CallRecord
 from workers.delivery.incoming import Incoming
-from workers.pool.intake import Intake, ReservedMessage
+from workers.pool.intake import Intake
 
-CALL = {"toolName": "echo__args", "args": {}}
+CALL: JsonObject = {"toolName": "echo__args", "args": {}}
 
 
 class Around:
@@ -31,19 +34,18 @@ class Around:
         self.returned: list[str] = []
         self.buried: list[str] = []
         self.refused: list[str] = []
-        self.again: list[ReservedMessage] = []
-        self.alarms: list[Alarm] = []
-        self.called_off = 0
+        self.ledger = Ledger(FakeRedis(), Settings())
         self._backend_error = backend_error
         delivery = SimpleNamespace(
             writer=self,
-            watchdog=self,
-            ledger=SimpleNamespace(redis=FakeRedis(), keys=Keys()),
+            ledger=self.ledger,
+            reaper=Reaper(self.ledger, ""),
+            call_of=lambda incoming: incoming.call(1_000),
             bury=lambda queue, worker, reason, shown: self.buried.append(reason),
             refuse=self._refuse,
         )
         runtime = SimpleNamespace(delivery=delivery, settings=Settings())
-        self.intake = Intake(cast(Any, runtime), SimpleNamespace(backend=self), self.again.append)
+        self.intake = Intake(cast(Any, runtime), SimpleNamespace(backend=self))
 
     def put_off(self, script_call: Any, _receiver: object) -> None:
         self.acknowledged += script_call.arguments
@@ -52,15 +54,6 @@ class Around:
     def send(self, script_call: Any, _receiver: object) -> None:
         self.returned += script_call.arguments[1:]
 
-    def watch(self, seconds: float, alarm: Alarm) -> CallOff:
-        assert seconds > 0
-        self.alarms.append(alarm)
-
-        def call_off() -> None:
-            self.called_off += 1
-
-        return call_off
-
     def mark_as_failure(self, *_: Any, **__: Any) -> None:
         if self._backend_error is not None:
             raise self._backend_error
@@ -68,14 +61,22 @@ class Around:
     def _refuse(self, incoming: Incoming, worker: str, error: GoondanError) -> None:
         self.refused.append(error.message)
 
-    def read(self, tag: str = "tag-1", **headers: Any) -> Incoming | None:
+    def read(self, tag: str = "tag-1", call: JsonObject = CALL, **headers: Any) -> Incoming | None:
         """Read a message of a plain Celery producer."""
-        [message] = self.intake.hold(Batch(messages=[(tag, "agent.smith", data_of(**headers))]))
+        return self.read_data(data_of({"call": call}, **headers), tag=tag)
+
+    def read_data(self, data: bytes, queue: str = "agent.smith", tag: str = "tag-1") -> Incoming | None:
+        [message] = self.intake.hold(Batch(messages=[(tag, queue, data)]))
         return self.intake.read(message, "w1")
 
+    def record(self) -> CallRecord:
+        record = self.ledger.record("call-1")
+        assert record is not None
+        return record
 
-def data_of(**headers: Any) -> bytes:
-    body = json.dumps([[], {"call": CALL}, {}])
+
+def data_of(kwargs: JsonObject, **headers: Any) -> bytes:
+    body = json.dumps([[], kwargs, {}])
     message = {
         "headers": {"task": "goondan.tool_call", "id": "call-1", **headers},
         "properties": {},
@@ -89,33 +90,85 @@ def later(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
-def test_message_with_a_countdown_waits_for_its_time() -> None:
-    around = Around()
-    assert around.read(eta=later(60)) is None
-    assert [one["request"]["id"] for one in around.intake.scheduled("w1")] == ["call-1"]
-    [alarm] = around.alarms
-    alarm()
-    assert [message.tag for message in around.again] == ["tag-1"]
-    assert (around.intake.scheduled("w1"), around.acknowledged) == ([], [])
+def test_call_with_a_countdown_becomes_a_record_that_replaces_its_message() -> None:
+    around, eta = Around(), later(60)
+    assert around.read(eta=eta) is None
+    record = around.record()
+    assert (record.status, record.call.args) == ("scheduled", CALL["args"])
+    assert 0 <= (record.not_before or 0) - datetime.fromisoformat(eta).timestamp() * 1000 <= 1
+    assert (around.acknowledged, around.records) == (["tag-1"], ["goondan:call:call-1"])
+    assert around.ledger.redis.llen("agent.smith") == 0
 
 
-def test_messages_with_countdowns_go_back_in_their_order_when_the_worker_stops() -> None:
-    around = Around()
-    for number in range(2):
-        around.read(f"tag-{number}", eta=later(60))
-    around.intake.give_back(around.intake.take_later())
-    assert (around.returned, around.called_off) == (["tag-1", "tag-0"], 2)
-    around.alarms[0]()
-    assert (around.again, around.intake.is_idle) == ([], True)
-
-
-def test_call_that_is_revoked_before_its_time_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_that_is_queued_at_its_time_is_a_call_like_any_other() -> None:
     around = Around()
     around.read(eta=later(60))
+    around.intake._delivery.reaper.run_now("call-1")
+    queued: Any = around.ledger.redis.rpop("agent.smith")
+    incoming = around.read_data(queued, tag="tag-2")
+    assert incoming is not None
+    assert (incoming.id, incoming.was_stored) == ("call-1", True)
+
+
+def test_event_with_a_countdown_has_no_place_in_its_mailbox_yet() -> None:
+    around = Around()
+    payload = {"input": 1, "instanceKey": "i"}
+    message = {"type": "event", "from": "client", "to": "smith", "payload": payload}
+    data = data_of({"message": message}, task="goondan.event", eta=later(60))
+    assert around.read_data(data, "agent.smith.events") is None
+    record = around.record()
+    assert record.status == "scheduled"
+    assert around.ledger.redis.hexists("goondan:call:call-1", "box")
+    assert not around.ledger.redis.exists(around.ledger.keys.mailbox(mailbox_of(record.call)))
+
+
+def test_time_in_the_call_itself_counts_like_an_eta() -> None:
+    around = Around()
+    assert around.read(call={**CALL, "notBefore": later(60)}) is None
+    assert around.record().status == "scheduled"
+
+
+def test_message_that_comes_again_is_acknowledged_and_keeps_its_time() -> None:
+    around = Around()
+    around.read(eta=later(60))
+    first = around.record().not_before
+    assert around.read("tag-2", eta=later(90)) is None
+    assert around.record().not_before == first
+    assert around.acknowledged == ["tag-1", "tag-2"]
+
+
+def test_other_call_with_a_known_id_is_left_to_the_claim() -> None:
+    around = Around()
+    around.read(eta=later(60))
+    assert around.read("tag-2", call={**CALL, "args": {"other": 1}}, eta=later(60)) is not None
+    assert around.acknowledged == ["tag-1"]
+
+
+def test_call_that_is_none_is_refused_at_once_whatever_its_time() -> None:
+    around = Around()
+    assert around.read(call={**CALL, "timeoutSeconds": -1}, eta=later(60)) is not None  # its claim refuses it
+    assert around.ledger.record("call-1") is None
+
+
+def test_time_that_is_too_far_ahead_is_refused() -> None:
+    around = Around()
+    assert around.read(eta=later(400 * 86_400)) is None
+    [message] = around.refused
+    assert "is more than 366 days ahead" in message
+    assert around.acknowledged == ["tag-1"]
+
+
+def test_expiry_before_its_time_is_when_a_scheduled_call_is_due() -> None:
+    around, expires = Around(), later(30)
+    around.read(eta=later(60), expires=expires)
+    due = around.ledger.redis.zscore(around.ledger.keys.due, "call-1")
+    assert due == pytest.approx(datetime.fromisoformat(expires).timestamp() * 1000, abs=1)
+
+
+def test_call_that_is_revoked_before_it_comes_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    around = Around()
     monkeypatch.setattr(state, "revoked", {"call-1"})
-    around.intake.note_revoked(["call-0", "call-1"])
-    assert ([message.tag for message in around.again], around.called_off) == (["tag-1"], 1)
-    assert around.intake.read(around.again[0], "w1") is None
+    assert around.read(eta=later(60)) is None
     assert (around.refused, around.acknowledged) == (["The call was revoked."], ["tag-1"])
     assert around.records == ["goondan:call:call-1"]
 
@@ -141,7 +194,7 @@ def test_expiry_of_a_message_is_the_deadline_of_its_call() -> None:
 
 
 @pytest.mark.parametrize("headers", [{"eta": "soon"}, {"eta": later(9), "id": ""}, {"task": "no.such"}])
-def test_message_that_holds_no_call_is_buried_and_acknowledged(headers: dict[str, str]) -> None:
+def test_message_that_holds_no_call_is_buried_and_acknowledged(headers: dict[str, Any]) -> None:
     around = Around()
     assert around.read(**headers) is None
     assert (len(around.buried), around.acknowledged, around.intake.is_idle) == (1, ["tag-1"], True)

@@ -324,6 +324,27 @@ def test_blocking_handlers_run_one_after_another_beside_the_loop(make: Make) -> 
     wait_until(lambda: not scene.calls.must_look)
 
 
+def test_ended_blocking_handler_does_not_wait_for_the_one_behind_it(make: Make) -> None:
+    go_on = threading.Event()
+
+    def handle(number: str) -> str:
+        if number == "2":
+            go_on.wait(60)
+        return number
+
+    scene = make(handle, is_blocking=True)
+    scene.begins(job_of("1"), job_of("2"))
+
+    def has_ended() -> bool:
+        scene.calls.look()
+        return "1" in scene.noted
+
+    wait_until(has_ended)
+    assert "2" not in scene.noted
+    go_on.set()
+    wait_until(lambda: not scene.calls.must_look)
+
+
 def test_a_blocking_handler_that_lasts_keeps_no_other_waiting_and_is_not_abandoned(make: Make) -> None:
     go_on, cancelled = threading.Event(), threading.Event()
 
@@ -421,7 +442,7 @@ def test_a_record_that_takes_no_result_costs_no_other_call_its_own(make: Make) -
 
     scene.begins(*(job_of(str(number)) for number in range(3)))
 
-    wait_until(lambda: scene.calls.is_idle)
+    wait_until(lambda: scene.calls.is_idle and len(scene.noted) == 2)
     assert sorted(scene.noted) == ["0", "2"]
     assert scene.packets == [["0", "1", "2"], ["0"], ["1"], ["2"]]
 

@@ -36,9 +36,6 @@ class Intake:
     def give_back(self, messages: Sequence[ReservedMessage]) -> None:
         self.returned += [message.tag for message in messages]
 
-    def take_later(self) -> list[ReservedMessage]:
-        return [message("later")]
-
     def acknowledge(self, message: ReservedMessage, call_id: str = "") -> None:
         self.acknowledged.append(message.tag)
         self.replaced.append(call_id)
@@ -69,10 +66,10 @@ def pool_of(limit: int, *tags: str, queue: str = "agent.smith") -> tuple[CallPoo
     return pool, intake
 
 
-def test_messages_that_wait_for_a_slot_or_for_their_time_go_back_to_their_queue() -> None:
+def test_messages_that_wait_for_a_slot_go_back_to_their_queue() -> None:
     pool, intake = pool_of(0, "tag-1", "tag-2")
     pool.return_backlog()
-    assert intake.returned == ["tag-1", "tag-2", "later"]
+    assert intake.returned == ["tag-1", "tag-2"]
     assert pool._slots.backlog == 0
 
 

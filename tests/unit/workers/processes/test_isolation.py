@@ -14,16 +14,19 @@ from typing import Any
 import pytest
 import structlog
 
-from goondan_tasks.authoring.tool_api import ToolContext
+from broker_config import serializer
+from goondan_tasks.authoring.tool_api import EmitOutput, ToolContext
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
 from goondan_tasks.contract.errors import ToolCancelledError, ToolCrashedError, ToolTimeoutError
 from goondan_tasks.contract.failure import DescribedError
 from goondan_tasks.contract.messages import Message
+from goondan_tasks.contract.output import emit_nowhere
 from tests.processes import runs
 from tests.waiting import wait_until
 from workers.cancellation import Callback, Cancellation
 from workers.processes.isolation import ChildKind, Children, IsolatedTool, Isolation
 from workers.processes.programs import ProcessRunner
+from workers.reporters import OutputEmitter
 from workers.testing import run_tool
 
 ISOLATION_BUNDLE = Path(__file__).parents[3] / "bundles" / "isolation"
@@ -47,7 +50,9 @@ def tool(isolation_bundle: Bundle, children: Children, name: str) -> IsolatedToo
     )
 
 
-def run(isolated: IsolatedTool, workdir: Path, args: Any = None, **given: Any) -> Any:
+def run(
+    isolated: IsolatedTool, workdir: Path, args: Any = None, emit: EmitOutput = emit_nowhere, **given: Any
+) -> Any:
     deadline = datetime.now(UTC) + timedelta(seconds=60)
     message = Message(id="m-1", data={}, created_at="2026-02-01T10:00:00.000Z", source={})
     ctx = ToolContext(
@@ -61,10 +66,55 @@ def run(isolated: IsolatedTool, workdir: Path, args: Any = None, **given: Any) -
         logger=structlog.get_logger(),
         run_process=ProcessRunner(workdir),
         progress=lambda done, total=None, message=None: None,
+        emit=emit,
         deadline=deadline,
     )
     terms: dict[str, Any] = {"limit_seconds": 60, "cancellation": Cancellation(), **given}
     return isolated.run(ctx, args or {}, **terms)
+
+
+def emitter() -> tuple[OutputEmitter[bytes], list[bytes]]:
+    """Return what takes output, and the list where it posts it; no post is ever answered."""
+    posts: list[bytes] = []
+    return OutputEmitter({"attempt": 1}, bytes, lambda post, _: posts.append(post), lambda *_: None), posts
+
+
+def test_output_of_an_isolated_handler_arrives_whole_and_in_order(
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
+) -> None:
+    emit, posts = emitter()
+    isolated = tool(isolation_bundle, children, "apart__emits")
+
+    assert run(isolated, tmp_path, {"chunks": 30_000}, emit=emit) == "E_TOOL_BAD_OUTPUT"
+    emit.flush()
+
+    events = [event for post in posts for event in serializer.decode(post)]
+    text = "".join(event["chunk"] for event in events if isinstance(event["chunk"], str))
+    assert text == "".join(f"{number} " for number in range(30_000))
+    assert events[-1]["chunk"] == {"done": True}
+
+
+def test_output_of_an_isolated_handler_that_raises_arrives(
+    isolation_bundle: Bundle, children: Children, tmp_path: Path
+) -> None:
+    emit, posts = emitter()
+    with pytest.raises(DescribedError):
+        run(tool(isolation_bundle, children, "apart__emits"), tmp_path, {"raises": "cold"}, emit=emit)
+    emit.flush()
+    assert b'"chunk":"0 "' in b"".join(posts)
+    assert b'"chunk":{"done":true}' in b"".join(posts)
+
+
+def test_isolated_handler_that_nobody_follows_sends_no_output(
+    isolation_bundle: Bundle, children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relayed: list[Any] = []
+    monkeypatch.setattr(
+        "workers.processes.isolation.relay_output", lambda emit, events: relayed.append(events)
+    )
+
+    assert run(tool(isolation_bundle, children, "apart__emits"), tmp_path) == "E_TOOL_BAD_OUTPUT"
+    assert relayed == []
 
 
 def pid_in(mark: Path) -> int:
@@ -175,8 +225,8 @@ def test_an_output_beyond_the_limit_of_messages_is_an_error_and_the_child_stays(
 def test_a_thread_that_a_call_left_behind_does_not_log_into_the_next(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
+    run(tool(isolation_bundle, children, "apart__mutters"), tmp_path)  # it may log until it has ended
     with structlog.testing.capture_logs() as lines:
-        run(tool(isolation_bundle, children, "apart__mutters"), tmp_path)
         for _ in range(3):
             run(tool(isolation_bundle, children, "apart__pid"), tmp_path)
     assert [line["event"] for line in lines if line["event"] == "muttered"] == []

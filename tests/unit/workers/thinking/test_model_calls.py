@@ -11,9 +11,11 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
+from goondan_tasks.bundle.resources import ModelSpec
 from goondan_tasks.contract.errors import ConfigError
 from goondan_tasks.contract.names import call_identity
-from workers.thinking.model_calls import Models, ModelTool, OpenRequests
+from goondan_tasks.ledger.limiter import Limits
+from workers.thinking.model_calls import Models, ModelTool, OpenRequests, model_tool
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
 from workers.turns import steps
@@ -28,7 +30,7 @@ def test_a_model_that_the_bundle_does_not_have_is_named_with_the_nearest(tmp_pat
     assert "small" in (caught.value.suggestion or "")
 
 
-def test_a_request_waits_for_redis_before_its_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_counted_once_redis_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "PAUSE_SECONDS", 0)
     spec: Any = SimpleNamespace(tokens_per_minute=20)
     provider: Any = SimpleNamespace(resource=SimpleNamespace(name="small", spec=spec))
@@ -43,9 +45,19 @@ def test_a_request_waits_for_redis_before_its_tokens_are_counted(monkeypatch: py
 
         monkeypatch.setattr(redis, "time", time)
         tool = ModelTool(provider, redis, Keys())
-        nothing: Any = None
-        asyncio.run(tool._wait_for_tokens(nothing))
+        asyncio.run(tool._note_tokens(ModelAnswer(content=(), usage={"input": 7, "output": 5})))
+        assert redis.hvals(Keys().tokens("small")) == [b"12"]
     assert next(answers, None) is None
+
+
+@pytest.mark.parametrize(("most", "limit"), [(20, "tokens 20 60000 - tokens:my%20model"), (None, None)])
+def test_the_tokens_of_a_model_are_a_limit_of_its_calls(most: int | None, limit: str | None) -> None:
+    spec = {"provider": "p", "model": "m", "tokensPerMinute": most}
+    resource = SimpleNamespace(name="my model", spec=ModelSpec.model_validate(spec))
+    provider, nothing = cast("ModelProvider", SimpleNamespace(resource=resource)), cast("Any", None)
+    tool = model_tool(provider, nothing, Keys(), {})
+    assert tool.tokens == limit
+    assert Limits.of(tool.bound, tokens=tool.tokens).is_empty is (limit is None)
 
 
 @pytest.mark.parametrize("is_own", [True, False])

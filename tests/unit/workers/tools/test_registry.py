@@ -79,7 +79,7 @@ def early_terms(tools: Registry) -> str:
     """Return by which terms calls of the agent are claimed before anybody has looked at them."""
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
-        limiter = CallLimiter(ledger, UNUSED, tools_of=UNUSED, watchdog=UNUSED)
+        limiter = CallLimiter(ledger, UNUSED, tools_of=UNUSED)
         delivery = Delivery(
             ledger,
             UNUSED,

@@ -22,7 +22,8 @@ from goondan_tasks.contract.errors import RecordDamagedError
 from goondan_tasks.contract.names import EVENT_TOOL
 from goondan_tasks.history import StepStore
 from tests.unit.workers.default_threads import take_default_threads_away
-from workers.agents.call_services import AgentTools, AgentTurn, AsyncEntryStep, BlockingEntryStep
+from workers.agents.call_services import AgentTools
+from workers.agents.entry_steps import AgentTurn, AsyncEntryStep, BlockingEntryStep
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners
 from workers.extensions.pipelines import AgentPipelines
