@@ -12,6 +12,7 @@
 from goondan_tasks.client.async_client import AsyncClient
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import AsyncPendingCall, CallOutput, OutputPart, PendingCall
+from goondan_tasks.client.reading import FollowedEvent
 from goondan_tasks.client.turn_events import (
     AnswerRestarted,
     ReasoningDelta,
@@ -19,6 +20,8 @@ from goondan_tasks.client.turn_events import (
     TokensUsed,
     ToolAnswered,
     ToolCalled,
+    ToolEmitted,
+    ToolRestarted,
     TurnAccepted,
     TurnEnded,
     TurnEvent,
@@ -35,6 +38,7 @@ __all__ = [
     "AsyncTurn",
     "CallOutput",
     "Client",
+    "FollowedEvent",
     "OutputPart",
     "PendingCall",
     "ReasoningDelta",
@@ -44,6 +48,8 @@ __all__ = [
     "TokensUsed",
     "ToolAnswered",
     "ToolCalled",
+    "ToolEmitted",
+    "ToolRestarted",
     "Turn",
     "TurnAccepted",
     "TurnEnded",

@@ -4,7 +4,6 @@ Only methods that wait are written here, because waiting for a result must hold 
 """
 
 import asyncio
-import contextvars
 import functools
 import logging
 import math
@@ -15,15 +14,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from goondan_tasks.authoring.handoff import EventFields, accepted, not_answered, request_result
+from goondan_tasks.authoring.handoff import (
+    EventFields,
+    accepted,
+    handoff_error,
+    not_answered,
+    request_result,
+)
 from goondan_tasks.authoring.tool_api import REQUEST_TIMEOUT_MS, RequestResult
 from goondan_tasks.client.arguments import end_of_wait
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.event_receiver import ReceivedEvent
-from goondan_tasks.client.pending_call import LOOK_SECONDS, AsyncPendingCall, OutputPart, PendingCall
+from goondan_tasks.client.following import FOLLOWED_SECONDS
+from goondan_tasks.client.pending_call import (
+    LOOK_SECONDS,
+    AsyncPendingCall,
+    OutputPart,
+    PendingCall,
+    require_possible,
+)
+from goondan_tasks.client.reading import FollowedEvent, Position
 from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.client.threads import ClientThreads
-from goondan_tasks.client.turn_events import TurnEvent
+from goondan_tasks.client.turn_events import TurnAccepted, TurnEnded, TurnEvent
 from goondan_tasks.client.turns import AsyncTurn, Turn
 from goondan_tasks.contract.calls import CallFields
 from goondan_tasks.contract.errors import (
@@ -40,6 +53,9 @@ Handles = TypeVar("Handles")
 
 logger = logging.getLogger(__name__)
 
+#: how long a trip may wait for a thread, at least; else as long as an outage is waited for
+QUEUE_SECONDS = 3.0
+
 
 def _in_thread(
     method: Callable[Concatenate[Client, Parameters], Result],
@@ -49,10 +65,16 @@ def _in_thread(
     @functools.wraps(method)
     async def run(self: "AsyncClient", /, *args: Parameters.args, **fields: Parameters.kwargs) -> Result:
         bound: Callable[Parameters, Result] = getattr(self._client, method.__name__)
-        with self._client.retrying(None):  # bounds the retries on the thread
-            return await self._client.threads.run(bound, *args, **fields)
+        return await _trip(self._client, partial(bound, *args, **fields))
 
     return run
+
+
+async def _trip(client: Client, function: Callable[[], Result]) -> Result:
+    """Call a function on a thread, for as long as an outage is waited for by default."""
+    seconds = max(QUEUE_SECONDS, client.settings.connect_timeout_seconds)
+    with client.retrying(None):  # bounds the retries on the thread
+        return await client.threads.run_within(seconds, function)
 
 
 def _with_handles(
@@ -110,9 +132,10 @@ class AsyncClient:
         await self.close()
 
     turn = _async_turn(Client.turn)
-    close = _in_thread(Client.close)
     submit = _with_handles(Client.submit, AsyncPendingCall)
     submit_many = _with_handles(Client.submit_many, _all)
+    start_turn = _with_handles(Client.start_turn, AsyncPendingCall)
+    start_call = _with_handles(Client.start_call, AsyncPendingCall)
     pending = _with_handles(Client.pending, AsyncPendingCall)
     record = _in_thread(Client.record)
     output = _in_thread(Client.output)
@@ -145,15 +168,27 @@ class AsyncClient:
     workers = _in_thread(Client.workers)
     queues = _in_thread(Client.queues)
     agent_statuses = _in_thread(Client.agent_statuses)
+    connections = _in_thread(Client.connections)
     call_counts = _in_thread(Client.call_counts)
     shutdown = _in_thread(Client.shutdown)
     pause = _in_thread(Client.pause)
     resume = _in_thread(Client.resume)
     paused = _in_thread(Client.paused)
+    limits = _in_thread(Client.limits)
     instances = _in_thread(Client.instances)
     conversation = _in_thread(Client.conversation)
+    files = _in_thread(Client.files)
+    read_file = _in_thread(Client.read_file)
     delete_instance = _in_thread(Client.delete_instance)
     collect_garbage = _in_thread(Client.collect_garbage)
+
+    async def close(self) -> None:
+        """Close the client; see :meth:`Client.close`. Trips that wait for Redis do not delay it."""
+        own = ClientThreads("goondan-close")
+        try:
+            await own.run(self._client.close)
+        finally:
+            own.close()
 
     @property
     def schedules(self) -> "AsyncSchedules":
@@ -226,21 +261,51 @@ class AsyncClient:
     ) -> AsyncGenerator[TurnEvent]:
         """Ask an agent, and yield the events of its Turn; see :meth:`Client.request_stream`.
 
-        The stream has its own thread. When the loop is left early, ``contextlib.aclosing`` closes the stream
-        and cancels the Turn; cancelling the task does the same.
+        When the loop is left early, ``contextlib.aclosing`` closes the stream and cancels the Turn;
+        cancelling the task does the same.
         """
-        follow = partial(self._client.following, agent, input, timeout=timeout, **fields)
-        _, follower = await self._client.threads.run(follow, cancel_on_close=cancel_on_close)
-        # one context for all reads: the generator sets variables in one read and resets them in another
-        read = partial(contextvars.copy_context().run, next, follower.events(), None)
-        own = ClientThreads("goondan-stream")
+        client, keep = self._client, fields.get("keep")
+        fields["keep"] = FOLLOWED_SECONDS if keep is None else keep
+        ask = partial(client.ask, agent, input, timeout=timeout, **fields)
+        asking = Undoable(ask, undo=lambda asked: client.call_off(asked[1]), threads=client.threads)
+        with client.retrying(timeout):
+            call, pending = await asking.result(client.threads.run(asking.run))
+        events, is_open = self.follow(pending.id), cancel_on_close
         try:
-            while (event := await own.run(read)) is not None:
+            yield TurnAccepted(id=pending.id)
+            end = time.monotonic() + await client.threads.run(client.patience, call, timeout)
+            while (one := await _next_before(end, events)) is not None:
+                if isinstance(one.event, TurnEnded):
+                    is_open = False
+                    if one.event.error is not None:
+                        raise handoff_error(one.event.error)
+                yield one.event
+                if isinstance(one.event, TurnEnded):
+                    return
+            is_open = True
+            raise not_answered(call, timeout)
+        except BrokerUnreachableError:
+            is_open = False  # as far as can be known
+            raise
+        finally:
+            await events.aclose()
+            if is_open:
+                await _left(client.threads.run(client.call_off, pending))
+
+    async def follow(self, turn_id: str, after: str | None = None) -> AsyncGenerator[FollowedEvent]:
+        """Yield the events of a Turn, or of a call; see :meth:`Client.follow`.
+
+        All streams that a client's coroutines follow are read by one thread, with one connection.
+        """
+        place, client = Position.of(after), self._client
+        require_possible(turn_id)
+        follower = client.hub.follower(turn_id)
+        try:
+            await client.hub.threads.run(client.hub.join, follower)
+            async for event in follower.events(place):
                 yield event
         finally:
-            own.close()  # before the wait, which another cancellation ends
-            # a read that still runs ends with this
-            await _left(self._client.threads.run(follower.close))
+            client.hub.leave(follower)
 
     async def receive(
         self, agent: str, instance_key: str | None = None, timeout: float | None = None
@@ -281,9 +346,7 @@ def _of_schedules(
 
     @functools.wraps(method)
     async def run(self: "AsyncSchedules", /, *args: Parameters.args, **fields: Parameters.kwargs) -> Result:
-        client = self._client
-        with client.retrying(None):  # bounds the retries on the thread
-            return await client.threads.run(method, client.schedules, *args, **fields)
+        return await _trip(self._client, partial(method, self._client.schedules, *args, **fields))
 
     return run
 
@@ -303,6 +366,14 @@ class AsyncSchedules:
     async def run(self, name: str) -> AsyncPendingCall:
         """Fire a schedule now; see :meth:`~goondan_tasks.client.schedules.Schedules.run`."""
         return AsyncPendingCall(await _of_schedules(Schedules.run)(self, name))
+
+
+async def _next_before(end: float, events: AsyncGenerator[FollowedEvent]) -> FollowedEvent | None:
+    """Return the next event; ``None`` if it does not come before ``end`` (``time.monotonic()``)."""
+    try:
+        return await asyncio.wait_for(anext(events), max(0.0, end - time.monotonic()))
+    except TimeoutError:
+        return None
 
 
 async def _left(leaving: Awaitable[object]) -> None:

@@ -4,11 +4,12 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Unpack
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, Unpack, cast
 
 from goondan_tasks.client.arguments import checking_arguments, end_of_wait
 from goondan_tasks.client.event_receiver import ReceivedEvent
+from goondan_tasks.client.following import FollowTerms
 from goondan_tasks.client.operations import OperatorClient
 from goondan_tasks.client.pending_call import (
     LONGEST_ID,
@@ -17,6 +18,8 @@ from goondan_tasks.client.pending_call import (
     PendingCall,
     require_possible,
 )
+from goondan_tasks.client.reading import FollowedEvent, Position
+from goondan_tasks.client.requests import RequestClient
 from goondan_tasks.client.status import AgentStatus, QueueStatus, read_agents, read_queues
 from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.client.turns import Turn, TurnScope
@@ -39,6 +42,8 @@ from goondan_tasks.contract.output import encoded_output
 from goondan_tasks.contract.wording import require_keywords
 from goondan_tasks.fleet.agent_registry import WorkerRecord
 from goondan_tasks.fleet.call_counts import CountStore, TotalCounts
+from goondan_tasks.fleet.connections import ConnectionStatus, all_connections
+from goondan_tasks.history.reasons import read_reason
 from goondan_tasks.history.trace import CallStory, Trace, TraceSummary, read_story, read_trace, read_traces
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
@@ -54,7 +59,7 @@ from goondan_tasks.ledger.record import CallRecord, Outcome
 
 
 @checking_arguments
-class Client(OperatorClient):
+class Client(OperatorClient, RequestClient):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     Methods raise only for an unknown agent, a payload too large, a conflict or an unreachable broker; any
@@ -125,6 +130,24 @@ class Client(OperatorClient):
         call.status()
         return call
 
+    def follow(self, turn_id: str, after: str | None = None) -> Generator[FollowedEvent]:
+        """Yield the events of a Turn, or of a call, by its id, each with its cursor; the end is the last.
+
+        Any number of followers may do so, from any place; leaving changes nothing for the Turn. With
+        ``after``, the cursor of an event, those after it are yielded, none of them twice. What was accepted
+        with ``keep`` has all events until that many seconds after its end. Without it, or later, there are
+        the progress and the end, and only the end once it is over. An outage of Redis is waited for.
+
+        The end of a Turn that has failed has an ``error``.
+
+        Raises:
+            CallNotFoundError: as :meth:`pending`.
+            ToolInputValidationError: ``after`` is no cursor.
+        """
+        terms = FollowTerms(cancel_on_close=False, is_asker=False, after=Position.of(after))
+        follower = self.follower(turn_id, lambda: self.pending(turn_id), terms)
+        return cast(Generator[FollowedEvent], follower.followed())
+
     def output(self, call_id: str) -> CallOutput:
         """Return the output of a call that succeeded, to be read in parts.
 
@@ -177,7 +200,8 @@ class Client(OperatorClient):
         """Return everything known about a call, related calls included; raises as :meth:`record`."""
         record = self.record(call_id)
         with self.broker_errors():
-            return read_story(self._ledger, record)
+            why = read_reason(self._ledger, record, self._known_agents.all, self._agent_registry.workers)
+            return read_story(self._ledger, record, why)
 
     def calls(
         self, agent: str | None = None, limit: int = 50, **wanted: Unpack[CallFilter]
@@ -490,10 +514,18 @@ class Client(OperatorClient):
         with self.broker_errors():
             return CountStore(self._redis, self._ledger.keys).totals()
 
-    def instances(self, agent: str | None = None) -> list[InstanceInfo]:
-        """Return the instances, of one agent or of all, the one used last first."""
+    def connections(self) -> list[ConnectionStatus]:
+        """Return how the Connections fare that ran in the last 30 days, by workspace and name."""
         with self.broker_errors():
-            return self._housekeeping.infos(agent)
+            return all_connections(self._redis, self._ledger.keys)
+
+    def instances(self, agent: str | None = None, instance_key: str | None = None) -> list[InstanceInfo]:
+        """Return the instances, of one agent or of all, the one used last first.
+
+        With ``instance_key`` those of that key, without reading the records of all others.
+        """
+        with self.broker_errors():
+            return self._housekeeping.infos(agent, instance_key)
 
     def conversation(self, agent: str, instance_key: str = "default") -> list[Message]:
         """Return the messages of an agent that thinks, those of a Turn in progress included.

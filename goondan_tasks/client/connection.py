@@ -27,11 +27,13 @@ from goondan_tasks.authoring.handoff import (
 from goondan_tasks.authoring.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.client.arguments import checking_arguments, require_seconds
 from goondan_tasks.client.event_receiver import EventReceiver
+from goondan_tasks.client.following import FOLLOWED_SECONDS, FollowTerms, TurnFollower
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents, OwnAgents, broker_errors
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
+from goondan_tasks.client.stream_hub import StreamHub
 from goondan_tasks.client.submitter import Submitter, producer_span
 from goondan_tasks.client.threads import ClientThreads
-from goondan_tasks.client.turn_events import TurnEvent, TurnFollower
+from goondan_tasks.client.turn_events import TurnEvent
 from goondan_tasks.contract.calls import CallDraft, identity_of
 from goondan_tasks.contract.errors import (
     CallClosedError,
@@ -43,6 +45,7 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import ToolCall, epoch_milliseconds, iso_time
+from goondan_tasks.contract.moments import Moment
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.fleet.pauses import Pauses
 from goondan_tasks.history import StepStore
@@ -103,6 +106,7 @@ class ClientConnection:
         self._schedule_store = ScheduleStore(self._ledger)
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
         self._event_receiver = EventReceiver(self._ledger, self._reaper, self._known_agents)
+        self.hub = StreamHub(self._redis, self._ledger.keys, lambda: self._calls.poll(""), self.broker_errors)
         self._housekeeping = Housekeeping(
             self._ledger, settings.state_root_path, lambda: self._known_agents.all().values()
         )
@@ -132,6 +136,7 @@ class ClientConnection:
     def close(self) -> None:
         """End the subscription, drop the events that were not answered, and close the connections."""
         self._event_receiver.close()
+        self.hub.close()
         self._calls.listener.close()
         self.threads.close()
         self._redis.close()
@@ -159,10 +164,10 @@ class ClientConnection:
         [expected] = self._calls.listener.expect([call_id])
         return ExpectedCall(call_id, expected, self._calls, look)
 
-    def follower(self, event_id: str, begin: Callable[[], PendingCall], **terms: Any) -> TurnFollower:
-        """Return a follower of the Turn of an event, by its identity; ``terms`` are its other arguments."""
+    def follower(self, event_id: str, begin: Callable[[], PendingCall], terms: FollowTerms) -> TurnFollower:
+        """Return a follower of the Turn of an event, by its identity."""
         redis, keys = self._redis, self._ledger.keys
-        return TurnFollower(redis, keys, event_id, begin, broker_errors=self.broker_errors, **terms)
+        return TurnFollower(redis, keys, event_id, begin, terms, broker_errors=self.broker_errors)
 
     def look(self, call_id: str) -> str:
         """Read a call's status, and hand over its result if there is one.
@@ -328,7 +333,8 @@ class ClientConnection:
         ``client.pending(answer.id)`` is the request. With ``not_before`` or ``delay``, as for
         :meth:`Client.submit`, the agent gets the event at that time, from which ``timeout`` counts. An agent
         that thinks answers with JSON that fits ``output_schema``, a JSON Schema; an agent with an entry gets
-        it as ``event.output_schema``.
+        it as ``event.output_schema``. With ``keep``, its Turn can be followed until that many seconds after
+        its end (:meth:`Client.follow`).
 
         Raises:
             HandoffError: the agent is unknown, failed, or was too slow.
@@ -358,7 +364,8 @@ class ClientConnection:
         Nothing is sent before the first event is requested. Closing the iterator before the end, as ``break``
         does, cancels the Turn, unless ``cancel_on_close`` is false. The events are those of
         :mod:`goondan_tasks.client.turn_events`; an agent that does not think sends only its progress
-        and the end. While it yields it raises as :meth:`request` does.
+        and the end. While it yields it raises as :meth:`request` does. Others may :meth:`follow` the Turn
+        until a minute after its end, or ``keep`` seconds.
         """
         _, follower = self.following(agent, input, timeout=timeout, cancel_on_close=cancel_on_close, **fields)
         return cast(Generator[TurnEvent], follower.events())
@@ -373,20 +380,17 @@ class ClientConnection:
         **fields: Unpack[EventFields],
     ) -> tuple[ToolCall, TurnFollower]:
         """Return a request, and a follower that submits it when iterated; see :meth:`request_stream`."""
+        if fields.get("keep") is None:
+            fields["keep"] = FOLLOWED_SECONDS
         call = self._event_call(agent, input, fields, is_request=True, timeout=timeout)
 
         def begin() -> PendingCall:
             with self.retrying(timeout):
                 return self.submit_event(call)
 
-        late = not_answered(call, timeout)
-        return call, self.follower(
-            identity_of(call),
-            begin,
-            timeout=self.patience(call, timeout),
-            late=late,
-            cancel_on_close=cancel_on_close,
-        )
+        patience, late = self.patience(call, timeout), not_answered(call, timeout)
+        terms = FollowTerms(patience, late, cancel_on_close=cancel_on_close)
+        return call, self.follower(identity_of(call), begin, terms)
 
     def ask(
         self, agent: str, input: Any = None, *, timeout: float, **fields: Unpack[EventFields]
@@ -401,10 +405,15 @@ class ClientConnection:
     ) -> ToolCall:
         """Return the call of an event; its delay counts from now, by the clock of Redis."""
         if fields.get("delay") is not None:
-            with self.broker_errors():
-                not_before = moment_of(fields).at(redis_time(self._redis))
-            fields = {**fields, "delay": None, "not_before": not_before}
+            fields = {**fields, "delay": None, "not_before": self.time_of(moment_of(fields))}
         return outside_call(self.settings, agent, input, fields, is_request=is_request, timeout=timeout)
+
+    def time_of(self, moment: Moment) -> str | None:
+        """Return the time before which it must not run; a delay counts from now, by the clock of Redis."""
+        if not moment.delay_ms:
+            return moment.not_before
+        with self.broker_errors():
+            return moment.at(redis_time(self._redis))
 
     def patience(self, call: ToolCall, timeout: float) -> float:
         """Return how long to wait for the answer to a request, in seconds: its timeout from its time on."""
@@ -412,6 +421,15 @@ class ClientConnection:
             return timeout
         with self.broker_errors():
             return timeout + max(0.0, epoch_milliseconds(call.not_before) - redis_time(self._redis)) / 1000
+
+    def cancel_open(self, call_id: str) -> bool:
+        """Cancel a call by its id; return whether it was open."""
+        try:
+            with self.broker_errors():
+                self._reaper.cancel(call_id, "producer")
+        except (CallClosedError, CallNotFoundError):
+            return False
+        return True
 
     def call_off(self, pending: PendingCall) -> None:
         """Cancel a request, unless it has ended."""
@@ -421,7 +439,8 @@ class ClientConnection:
     def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
         """Send an agent an event that it does not answer; raises as :meth:`request` does.
 
-        With ``not_before`` or ``delay`` it takes its place in the agent's mailbox at that time.
+        With ``not_before`` or ``delay`` it takes its place in the agent's mailbox at that time. ``keep`` is
+        as for :meth:`request`.
 
         Raises:
             ToolCallConflictError: the instance has an event with this ``event_id`` and other content.

@@ -6,11 +6,13 @@ from typing import Unpack
 from goondan_tasks.client.arguments import checking_arguments
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.schedules import Schedules
+from goondan_tasks.client.status import LimitStatus, read_limits
 from goondan_tasks.contract.errors import ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.contract.failure import LONGEST_NAME
 from goondan_tasks.contract.wording import hint, require_keywords
 from goondan_tasks.fleet.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
 from goondan_tasks.fleet.pauses import Pause
+from goondan_tasks.instances.workdir_files import FilePart, InstanceFile, list_files, read_file
 from goondan_tasks.ledger.call_filter import CallFilter, open_calls
 from goondan_tasks.ledger.record import CallRecord
 
@@ -106,6 +108,39 @@ class OperatorClient(ClientConnection):
         """Return what is paused, by agent and tool."""
         with self.broker_errors():
             return list(self._pauses.read().pauses.values())
+
+    def files(self, agent: str, instance_key: str = "default") -> list[InstanceFile]:
+        """Return the files of an instance's workdir by path, 10,000 at most.
+
+        Those deeper than 100 directories are left out. They are read below this process's
+        ``GOONDAN_STATE_ROOT``.
+
+        Raises:
+            InstanceNotFoundError: the agent has no such instance.
+            ConversationError: the files are not below this state root.
+            InstanceFileError: the workdir cannot be read.
+        """
+        with self.broker_errors():
+            workdir = self._housekeeping.workdir(instance_key, agent)
+        return list_files(workdir)
+
+    def read_file(
+        self, agent: str, instance_key: str, path: str, offset: int = 0, limit: int | None = None
+    ) -> FilePart:
+        """Read a part of a file of an instance's workdir, 1 MiB at most; no link is followed.
+
+        Raises:
+            InstanceFileError: there is no such file, or it cannot be read.
+            InstanceNotFoundError, ConversationError: as :meth:`files`.
+        """
+        with self.broker_errors():
+            workdir = self._housekeeping.workdir(instance_key, agent)
+        return read_file(workdir, path, offset, limit)
+
+    def limits(self) -> list[LimitStatus]:
+        """Return the limits that calls wait for, paused tools among them."""
+        with self.broker_errors():
+            return read_limits(self._ledger)
 
     def _require_target(self, agent: str, tool: str | None) -> None:
         record = self._known_agents.require(agent)

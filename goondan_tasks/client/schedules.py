@@ -24,7 +24,7 @@ from goondan_tasks.contract.messages import JsonObject, faults_of
 from goondan_tasks.contract.schedules import CATCH_UP_LIMIT, Schedule, slot_text
 from goondan_tasks.contract.schema import compile_schema
 from goondan_tasks.contract.wording import closest, hint
-from goondan_tasks.ledger.schedules import ScheduleState, ScheduleStore, named, submission_of
+from goondan_tasks.ledger.schedules import ScheduleState, ScheduleStore, named, own_name, submission_of
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 
@@ -102,7 +102,10 @@ class Schedules:
             schedule = Schedule.from_wire(fields)
             serializer.encode(schedule.to_wire())
         except ValidationError as error:
-            raise ToolInputValidationError(f"The schedule is not valid: {faults_of(error)}.") from error
+            raise ToolInputValidationError(
+                f"The schedule is not valid: {faults_of(error)}.",
+                suggestion="Correct what the message names.",
+            ) from error
         except serializer.NotJsonError as error:
             raise ToolInputValidationError(f"The schedule is not valid JSON: {error}.") from error
         with self._broker_errors():
@@ -161,8 +164,8 @@ class Schedules:
             self._store.remove(schedule)
 
     def _one(self, name: str) -> ScheduleState:
-        states = self._store.all()
-        found = named(states, name)
+        known = self._store.full_names()
+        found = self._store.states(named(known, name))  # the others are not read: there may be thousands
         if len(found) == 1:
             return found[0]
         if found:
@@ -170,7 +173,7 @@ class Schedules:
             raise ScheduleNotFoundError(
                 f"Several schedules are called {name!r}.", suggestion=f"Write {names}."
             )
-        meant = closest(name, [*(one.full_name for one in states), *(one.schedule.name for one in states)])
+        meant = closest(name, [*known, *map(own_name, known)])
         more = f" Did you mean {meant!r}?" if meant else ""
         raise ScheduleNotFoundError(f"There is no schedule {name[:200]!r}.{more}")
 

@@ -13,13 +13,14 @@ from broker_config import serializer
 from broker_config.connections import milliseconds_of, redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, events_queue
-from goondan_tasks.contract.messages import JsonObject, WireModel
+from goondan_tasks.contract.messages import JsonObject, WireModel, iso_time
 from goondan_tasks.contract.table_rows import whole_number
 from goondan_tasks.contract.wording import counted, duration_text
 from goondan_tasks.fleet.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.fleet.crash_backoff import CrashBackoff, CrashBackoffs
 from goondan_tasks.fleet.pauses import Pause, Pauses
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.limiter import Limiter
 from goondan_tasks.ledger.losses import losses_of_agents
 
 
@@ -216,6 +217,12 @@ class AgentStatus:
         return AgentState.CRASH_LOOP if self.backoff.is_looping else AgentState.NONE
 
     @property
+    def waits_for_workers(self) -> bool:
+        """Whether work waits that a worker would take: not events that only a producer handles."""
+        events = 0 if self.record.has_entry else self.queue.events
+        return bool(self.queue.backlog - events or self.queue.waiting_for_limit)
+
+    @property
     def next_start_seconds(self) -> float | None:
         """The seconds until its crash loop lets a worker start; ``None`` without a crash loop."""
         if not self.backoff.is_looping:
@@ -262,6 +269,38 @@ def read_agents(
             now=int(milliseconds_of(time)),
         )
         for queue, is_orchestrated in zip(read_queues(ledger, records, present), orchestrated, strict=True)
+    ]
+
+
+class LimitStatus(WireModel):
+    """A limit with calls that wait: of exports, of a Model, of an idempotencyKey, or of a paused tool."""
+
+    limit: str
+    #: how many calls wait
+    waiting: int
+    #: how many calls it admits at once, or within the period
+    most: int
+    #: of a rate; null where calls count as long as they run
+    period_seconds: float | None = None
+    #: when a call that joins the wait queue now is admitted; estimated where there is no period
+    free_at: str
+
+
+def read_limits(ledger: Ledger) -> list[LimitStatus]:
+    """Read the limits that calls wait for, in two trips to Redis for each."""
+    limits = cast("list[bytes]", ledger.redis.zrange(ledger.keys.limits, 0, -1))
+    limiter = Limiter(ledger)
+    states = {name: limiter.state(name) for name in (limit.decode(errors="replace") for limit in limits)}
+    return [
+        LimitStatus(
+            limit=name,
+            waiting=state.waiting,
+            most=state.most,
+            period_seconds=state.period / 1000 if state.period else None,
+            free_at=iso_time(state.free_at),
+        )
+        for name, state in states.items()
+        if state.waiting
     ]
 
 

@@ -22,7 +22,7 @@ from goondan_tasks.contract.errors import (
 from goondan_tasks.contract.events import is_event, queue_of
 from goondan_tasks.contract.messages import Message, ToolCall, ToolCallResult
 from goondan_tasks.contract.moments import delay_fault
-from goondan_tasks.contract.names import NO_CALL_TOOL, current_span, open_telemetry, span_ids
+from goondan_tasks.contract.names import NO_CALL_TOOL, current_context, current_span, open_telemetry, span_ids
 from goondan_tasks.contract.table_rows import name_keys
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
@@ -199,6 +199,7 @@ def _without_payload(call: ToolCall) -> ToolCall:
             "parent_id",
             "root_id",
             "parent_span_id",
+            "trace_context",
         )
     )
     return call.model_copy(update={"args": {}, "call_chain": (), **absent, **texts})
@@ -230,7 +231,8 @@ def _asked_by(span: Any, draft: CallDraft) -> CallDraft:
     ids = span_ids(span)
     if ids is None or draft.call.trace_id != ids.trace_id or draft.call.parent_span_id is not None:
         return draft
-    return draft._replace(call=draft.call.model_copy(update={"parent_span_id": ids.span_id}))
+    found = {"parent_span_id": ids.span_id, "trace_context": draft.call.trace_context or current_context()}
+    return draft._replace(call=draft.call.model_copy(update=found))
 
 
 def _attributes(drafts: Sequence[CallDraft], queues: Sequence[str]) -> dict[str, str | int]:
@@ -290,9 +292,11 @@ def replay_of(record: CallRecord) -> ToolCall:
 
     The turnId names the replayed call and counts its replays, so two producers that make the same replay get
     the same call. The Step, its time, the deadline, the idempotency key and the revision of the bundle are
-    not copied: the cause of the failure may have been fixed since.
+    not copied: the cause of the failure may have been fixed since. Nor are the Turn's followers.
     """
-    first_time_only = dict.fromkeys(("step_id", "deadline", "not_before", "idempotency_key", "bundle_ref"))
+    first_time_only = dict.fromkeys(
+        ("step_id", "deadline", "not_before", "idempotency_key", "bundle_ref", "followed")
+    )
     return record.call.model_copy(
         update={
             **first_time_only,

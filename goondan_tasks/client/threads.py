@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from goondan_tasks.contract.errors import BrokerUnreachableError
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -47,13 +49,40 @@ class ClientThreads:
 
         The call is on its way when this returns: a task would end unstarted if the program ends its loop.
         """
+        return asyncio.wrap_future(self._taken(partial(function, *args, **fields)))
+
+    async def run_within(self, seconds: float, function: Callable[[], Result]) -> Result:
+        """Call ``function`` as :meth:`run` does, if a thread is free within so many seconds.
+
+        Raises:
+            BrokerUnreachableError: none was, because earlier trips still wait for Redis.
+        """
+        running, is_late = self._taken(function), False
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = not running.cancelled() and running.cancel()
+
+        timer = asyncio.get_running_loop().call_later(seconds, give_up)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            if is_late:
+                raise BrokerUnreachableError(
+                    f"No thread was free for {seconds:g} s: all of them wait for Redis."
+                ) from None
+            raise
+        finally:
+            timer.cancel()
+
+    def _taken(self, function: Callable[[], Result]) -> Future[Result]:
         context = contextvars.copy_context()
         running: Future[Result] = Future()
         if self._process != os.getpid():
             self._reset()
         with self._lock:
-            self._crew.take((running, partial(context.run, partial(function, *args, **fields))))
-        return asyncio.wrap_future(running)
+            self._crew.take((running, partial(context.run, function)))
+        return running
 
     def close(self) -> None:
         """End the threads as soon as they have no more work; later work starts new ones."""

@@ -1,48 +1,21 @@
-"""The events of a Turn for its client: a Redis stream that the client creates before it asks.
+"""The events of a Turn for its followers, which workers write to a Redis stream.
 
-Workers write to the stream while it exists (``workers/thinking/turn_stream.py``), and ``finish_event.lua``
-writes the end. An entry has one field, ``entries``: a list of the wire forms of the events below. When a Turn
-is run again because its worker died, earlier events are written again; the client drops the repetitions.
+The script that accepts an event or call with ``keep`` makes its stream, workers write to it while it exists
+(``workers/thinking/turn_stream.py``, and the ``ctx.emit`` of tools in ``workers/reporters.py``), and the
+script that stores the result ends it (``streams.lua``). An entry has one field, ``entries``: a list of the
+wire forms of the events below. When a Turn is run again because its worker died, earlier events are written
+again; followers drop the repetitions.
 """
 
-import logging
-import math
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, suppress
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from redis import Redis
-from redis.exceptions import RedisError
+from pydantic import ConfigDict, Field, TypeAdapter
 
-from broker_config import serializer
-from broker_config.connections import reporting_outages, retrying
-from broker_config.keys import Keys
-from goondan_tasks.authoring.handoff import request_result
+from goondan_tasks.authoring.handoff import answer_in
 from goondan_tasks.authoring.tool_api import RequestResult
-from goondan_tasks.client.pending_call import PendingCall
-from goondan_tasks.contract.errors import (
-    BrokerUnreachableError,
-    CallClosedError,
-    CallNotFoundError,
-    HandoffError,
-    WaitTimeout,
-)
-from goondan_tasks.contract.messages import JsonObject, ToolCallError, ToolCallResult, WireModel
+from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, WireModel
 from goondan_tasks.contract.output import Progress
-
-logger = logging.getLogger(__name__)
-
-#: how long a read waits for entries before the client looks for the result and the progress
-TICK_SECONDS = 0.5
-
-#: how many entries one read takes
-READ_AT_ONCE = 500
-
-#: how long the stream of a Turn without a time limit is kept
-LONGEST_SECONDS = 7 * 86_400
 
 
 class TurnAccepted(WireModel):
@@ -129,6 +102,35 @@ class ToolAnswered(WireModel):
         )
 
 
+class _Output(WireModel):
+    type: Literal["tool_output", "tool_restart"]
+    #: the call as its handler is shown it; :attr:`ToolCalled.id` in a Turn
+    tool_call_id: str
+    #: the call's identity in the ledger
+    call_id: str
+    tool: str
+    #: counts the runs of the call from 1
+    attempt: int
+    #: counts the events of a run
+    seq: int = 0
+
+
+class ToolEmitted(_Output):
+    """What a tool shows with ``ctx.emit`` while it runs."""
+
+    type: Literal["tool_output"] = "tool_output"
+    #: text, which goes on where the call's last text ended, or another JSON value
+    chunk: Any = None
+    #: whether this run has emitted too much: ``chunk`` is none, and the rest of its output is left out
+    truncated: bool = False
+
+
+class ToolRestarted(_Output):
+    """A call runs again, because its worker died or it is tried again: its output so far is void."""
+
+    type: Literal["tool_restart"] = "tool_restart"
+
+
 class TokensUsed(WireModel):
     """A model has answered: ``usage`` has the tokens, by ``input``, ``output``, ``cached``, ``reasoning``."""
 
@@ -147,10 +149,12 @@ class TurnProgress(WireModel):
 
 
 class TurnEnded(WireModel):
-    """The agent has answered; always the last event."""
+    """The agent has answered, or the call has ended; always the last event."""
 
     type: Literal["end"] = "end"
     result: RequestResult
+    #: why it has failed; then ``result`` has no response
+    error: ToolCallError | None = None
     #: for an agent that thinks: its tokens as in :class:`TokensUsed`, and why the Turn has ended
     usage: dict[str, int] | None = None
     finish_reason: str | None = None
@@ -158,10 +162,11 @@ class TurnEnded(WireModel):
 
     @classmethod
     def of(cls, result: ToolCallResult) -> "TurnEnded":
-        """Make the event for the end; raises HandoffError if the agent has failed."""
+        """Make the event for the end."""
         meta = result.meta
         return cls(
-            result=request_result(result),
+            result=answer_in(result),
+            error=result.error,
             usage=meta.usage,
             finish_reason=meta.finish_reason,
             duration_ms=meta.duration_ms,
@@ -169,13 +174,38 @@ class TurnEnded(WireModel):
 
 
 #: the events that workers write
-Told = TextDelta | ReasoningDelta | AnswerRestarted | ToolCalled | ToolAnswered | TokensUsed
+Told = (
+    TextDelta
+    | ReasoningDelta
+    | AnswerRestarted
+    | ToolCalled
+    | ToolEmitted
+    | ToolRestarted
+    | ToolAnswered
+    | TokensUsed
+)
 TurnEvent = TurnAccepted | Told | TurnProgress | TurnEnded
 
-_TOLD: TypeAdapter[Told] = TypeAdapter(
+TOLD: TypeAdapter[Told] = TypeAdapter(
     Annotated[Told, Field(discriminator="type")], config=ConfigDict(defer_build=True)
 )
-_END = "end"
+_KINDS: dict[str, type[TextDelta] | type[ReasoningDelta]] = {"text": TextDelta, "reasoning": ReasoningDelta}
+
+
+class WholeAnswer(WireModel):
+    """All pieces of the last answer to a Step, in the stream of what has ended (``streams.lua``)."""
+
+    type: Literal["answer"] = "answer"
+    step: int
+    answer_id: str
+    #: the id of the first entry about an answer to the Step
+    since: str = Field(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")
+    #: how many events the last entry had; this one has its id
+    count: int
+    #: the answers to the Step before this one; a worker that was frozen may add to them after the end
+    void: tuple[str, ...] = ()
+    #: kinds and texts
+    pieces: tuple[tuple[Literal["text", "reasoning"], str], ...] = ()
 
 
 class EventFilter:
@@ -183,28 +213,68 @@ class EventFilter:
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, ...]] = set()
-        #: by Step: the current answer, and whether some of it was passed on
-        self._answers: dict[int, tuple[str, bool]] = {}
+        #: by Step: the current answer, and how many of its characters were passed on
+        self._answers: dict[int, tuple[str, int]] = {}
         self._void: set[str] = set()
+        #: by call: the run and the number of its last output, and whether any was since the last restart
+        self._outputs: dict[str, tuple[int, int, bool]] = {}
 
     def passed(self, told: Told) -> Iterator[TurnEvent]:
         """Yield the event if it is new to the client, and a restart before a new answer's first piece."""
         if isinstance(told, _Piece | AnswerRestarted):
             if told.answer_id in self._void:
                 return
-            before, was_told = self._answers.get(told.step, (told.answer_id, False))
-            if before != told.answer_id:
-                self._void.add(before)
-                if was_told:
-                    yield AnswerRestarted(step=told.step, answer_id=told.answer_id)
-                was_told = False
-            is_piece = isinstance(told, _Piece)
-            self._answers[told.step] = told.answer_id, was_told or is_piece
-            if is_piece:
+            text = told.text if isinstance(told, _Piece) else ""
+            restart, length = self._begun(told.step, told.answer_id)
+            self._answers[told.step] = told.answer_id, length + len(text)
+            if restart is not None:
+                yield told if isinstance(told, AnswerRestarted) else restart
+            if isinstance(told, _Piece):
                 yield told
+        elif isinstance(told, _Output):
+            yield from self._emitted(told)
         elif (mark := _mark(told)) not in self._seen:
             self._seen.add(mark)
             yield told
+
+    def _emitted(self, told: ToolEmitted | ToolRestarted) -> Iterator[TurnEvent]:
+        """Yield what a tool shows, after a restart if another run of the call has shown something."""
+        attempt, seq, has_output = self._outputs.get(told.call_id, (told.attempt, -1, False))
+        if (told.attempt, told.seq) <= (attempt, seq):
+            return  # repeated, or of a run that has lost its call
+        is_output = isinstance(told, ToolEmitted)
+        self._outputs[told.call_id] = told.attempt, told.seq, is_output
+        if has_output and not is_output:
+            yield told
+        elif has_output and told.attempt > attempt:
+            fields = {name: getattr(told, name) for name in _Output.model_fields if name != "type"}
+            yield ToolRestarted(**fields)
+        if is_output:
+            yield told
+
+    def knows(self, step: int) -> bool:
+        """Return whether there was an answer to a Step."""
+        return step in self._answers
+
+    def whole(self, answer: WholeAnswer) -> Iterator[TurnEvent]:
+        """Yield what is new to the client of an answer that is complete."""
+        restart, length = self._begun(answer.step, answer.answer_id)
+        self._void.update(answer.void)
+        if restart is not None:
+            yield restart
+        self._answers[answer.step] = answer.answer_id, sum(len(text) for _, text in answer.pieces)
+        for kind, text in answer.pieces:
+            rest, length = text[length:], max(0, length - len(text))
+            if rest:
+                yield _KINDS[kind](step=answer.step, text=rest, answer_id=answer.answer_id)
+
+    def _begun(self, step: int, answer_id: str) -> tuple[AnswerRestarted | None, int]:
+        """Return the restart if another answer was passed on, and the length of what was of this one."""
+        before, length = self._answers.get(step, (answer_id, 0))
+        if before == answer_id:
+            return None, length
+        self._void.add(before)
+        return AnswerRestarted(step=step, answer_id=answer_id) if length else None, 0
 
 
 def _mark(told: ToolCalled | ToolAnswered | TokensUsed) -> tuple[str, ...]:
@@ -212,177 +282,3 @@ def _mark(told: ToolCalled | ToolAnswered | TokensUsed) -> tuple[str, ...]:
     if isinstance(told, TokensUsed):
         return told.type, str(told.step), told.request_id
     return told.type, told.call_id, getattr(told, "status", "")
-
-
-class TurnFollower:
-    """Follows one Turn from before it begins. One thread iterates, any may close.
-
-    ``begin`` submits the event, once there is a stream to write to. Past ``timeout`` seconds the Turn is
-    called off, and ``late`` is raised.
-    """
-
-    def __init__(
-        self,
-        redis: Redis,
-        keys: Keys,
-        event_id: str,
-        begin: Callable[[], PendingCall],
-        *,
-        broker_errors: Callable[[], AbstractContextManager[None]],
-        late: HandoffError | None = None,
-        timeout: float = math.inf,
-        cancel_on_close: bool = True,
-    ) -> None:
-        self.event_id = event_id
-        self._redis = redis
-        self._key = keys.turn_stream(event_id)
-        self._begin = begin
-        self._broker_errors = broker_errors
-        self._timeout = timeout
-        self._late = late
-        self._cancels = cancel_on_close
-        self._filter = EventFilter()
-        self._last_id = "0"
-        self._progress: Progress | None = None
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._pending: PendingCall | None = None
-        self._has_ended = False
-        #: how the Turn has ended
-        self.result: ToolCallResult | None = None
-        #: whether it was told to stop
-        self.is_called_off = False
-
-    def events(self, *, ticks: bool = False) -> Generator[TurnEvent | None]:
-        """Begin the Turn, and yield its events; with ``ticks``, yield ``None`` while there are none.
-
-        Closing the generator before the end cancels the Turn if that is wanted.
-
-        Raises:
-            HandoffError: the agent has failed.
-            HandoffTimeoutError: it has not answered in time, and was told to stop.
-            BrokerUnreachableError: Redis could not be reached until then.
-            GoondanError: what ``begin`` raises.
-        """
-        until = time.monotonic() + self._timeout
-        try:
-            self._open(until)
-            if self._take(self._begin()):
-                yield TurnAccepted(id=self.event_id)
-            while not self._is_closed:
-                has_news = False
-                for event in self._read(until):
-                    has_news = True
-                    yield event
-                    if isinstance(event, TurnEnded):
-                        return
-                if ticks and not has_news:
-                    yield None
-        except BrokerUnreachableError:
-            self._has_ended = True  # as far as can be known
-            if not self._is_closed:
-                raise
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Stop following, cancel a Turn that has not ended if that is wanted, and delete the stream.
-
-        Raises:
-            BrokerUnreachableError: Redis cannot be reached.
-        """
-        with self._lock:
-            was_closed, self._is_closed = self._is_closed, True
-            pending = self._pending
-        if not was_closed:
-            self._leave(pending)
-
-    def _take(self, pending: PendingCall) -> bool:
-        """Keep the request; if the follower was closed meanwhile, call it off."""
-        with self._lock:
-            self._pending = pending
-            is_closed = self._is_closed
-        if is_closed:
-            self._leave(pending)
-        return not is_closed
-
-    def _leave(self, pending: PendingCall | None) -> None:
-        if pending is not None and self._cancels and not self._has_ended:
-            self._call_off(pending)
-        with suppress(RedisError), reporting_outages():  # else it expires
-            self._redis.unlink(self._key)
-
-    def _call_off(self, pending: PendingCall) -> None:
-        self._has_ended = True
-        with suppress(CallClosedError, CallNotFoundError):
-            pending.cancel()
-            self.is_called_off = True
-
-    def _open(self, until: float) -> None:
-        """Create the stream; it outlives the wait in the mailbox and the run, each limited by the timeout."""
-        seconds = LONGEST_SECONDS if self._timeout == math.inf else 2 * math.ceil(self._timeout) + 60
-        with self._broker_errors(), retrying(until), self._redis.pipeline() as pipe:
-            pipe.xadd(self._key, {"entries": b"[]"})
-            pipe.expire(self._key, seconds)
-            self._last_id = pipe.execute()[0].decode()
-
-    def _read(self, until: float) -> Iterator[TurnEvent]:
-        """Wait for up to TICK_SECONDS, and yield the events that have arrived."""
-        wait = max(1, round(1000 * min(TICK_SECONDS, until - time.monotonic())))
-        pending = cast(PendingCall, self._pending)
-        with self._broker_errors(), retrying(until, is_needless=lambda: self._is_closed):
-            found = self._redis.xread({self._key: self._last_id}, count=READ_AT_ONCE, block=wait)
-        is_due = not found or time.monotonic() >= until
-        for entry_id, fields in _rows(found):
-            self._last_id = entry_id.decode()
-            for entry in _entries(fields.get(b"entries", b"[]")):
-                is_due = is_due or entry.get("type") == _END
-                yield from self._parsed(entry)
-        if is_due and not self._is_closed:
-            yield from self._look(pending, until)
-
-    def _parsed(self, entry: JsonObject) -> Iterator[TurnEvent]:
-        if entry.get("type") == _END:
-            return
-        try:
-            told = _TOLD.validate_python(entry)
-        except ValidationError as error:  # a newer worker's, or damaged: the result is what counts
-            logger.info("an entry of the stream of event %s cannot be read: %s", self.event_id, error)
-            return
-        yield from self._filter.passed(told)
-
-    def _look(self, pending: PendingCall, until: float) -> Iterator[TurnEvent]:
-        """Yield the end if it is there, else the progress if there is any."""
-        try:
-            with retrying(until, is_needless=lambda: self._is_closed):
-                self.result = pending.result(0)
-        except WaitTimeout as error:
-            if time.monotonic() >= until:
-                self._call_off(pending)
-                raise self._late or error from error
-            yield from self._progressed(pending)
-        else:
-            self._has_ended = True
-            yield TurnEnded.of(self.result)
-
-    def _progressed(self, pending: PendingCall) -> Iterator[TurnEvent]:
-        progress = None
-        with suppress(BrokerUnreachableError, CallNotFoundError):  # the next read waits for Redis
-            progress = pending.progress()
-        if progress is not None and progress != self._progress:
-            self._progress = progress
-            yield TurnProgress(progress=progress)
-
-
-def _rows(found: Any) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-    """Return the entries of the one stream, as either version of Redis' protocol gives them."""
-    for rows in found.values() if isinstance(found, dict) else (one[1] for one in found or ()):
-        yield from rows
-
-
-def _entries(data: bytes) -> list[JsonObject]:
-    try:
-        entries = serializer.decode(data)
-    except serializer.NotJsonError:
-        return []
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

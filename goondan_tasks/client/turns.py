@@ -4,12 +4,15 @@ Waiting methods exist twice, blocking and for asyncio; the rest is shared.
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
+from goondan_tasks.authoring.handoff import moment_of
 from goondan_tasks.client.arguments import end_of_wait
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall, raised
@@ -23,17 +26,21 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.contract.model_messages import StepCallResult
+from goondan_tasks.contract.moments import Moment
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.history import (
     KeptStep,
     RecordedStep,
     ReplyCalls,
+    StepCall,
     StepInput,
     StepRecord,
     TurnCalls,
     TurnEntry,
     opening_id,
 )
+
+AT_ONCE = Moment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,7 @@ class TurnScope:
     origin: JsonObject | None = None
     calls: TurnCalls = field(default_factory=TurnCalls, repr=False)
 
-    def draft(
-        self, tool: str, args: Any, tool_call_id: str, message_json: bytes = b"", **more: Any
-    ) -> CallDraft:
+    def draft(self, tool: str, args: Any, tool_call_id: str, **more: Any) -> CallDraft:
         wire = {
             "agentName": self.agent,
             "instanceKey": self.instance_key,
@@ -66,7 +71,20 @@ class TurnScope:
             "toolCallId": tool_call_id,
             **more,
         }
-        return completed_draft(wire, message_json)  # TurnCalls has made the message of the calls
+        return completed_draft(wire)
+
+    def drafts(self, calls: Sequence[StepCall], delay_ms: int = 0, **common: Any) -> list[CallDraft]:
+        """Make the calls of one Step; their ids and names are known to be valid, the ``common`` fields not.
+
+        So only the first one is validated, with its message, which contains all of them.
+        """
+        if not calls:
+            return []
+        first = self.draft("", {}, "", message=calls[0].message, **common)
+        return [
+            CallDraft(first.call.model_copy(update=_own(call)), first.fault, call.message_json, delay_ms)
+            for call in calls
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +97,27 @@ class ProducerStep(RecordedStep):
     scope: TurnScope = field(repr=False)
 
     def submit(
-        self, reply: Any, timeout: float | None, timeout_seconds: float | None, *, is_awaited: bool = False
+        self,
+        reply: Any,
+        timeout: float | None,
+        timeout_seconds: float | None,
+        moment: Moment = AT_ONCE,
+        *,
+        is_awaited: bool = False,
     ) -> tuple[ReplyCalls, Sequence[PendingCall]]:
         """Submit the tool calls of the model without waiting; raises as :meth:`Step.run`."""
         scope, connection, settings = self.scope, self.scope.connection, self.scope.connection.settings
         asked = scope.calls.of_step(self.record, self.catalog, reply, max_args_bytes=settings.max_args_bytes)
         names = {"help_url": settings.help_url, "correlation_id": scope.correlation_id}
         calls = ReplyCalls.of(asked, self.record, **names)
-        drafts = [
-            scope.draft(
-                call.tool_name,
-                call.asked.args,
-                call.tool_call_id,
-                call.message_json,
-                stepId=self.id,
-                bundleRef=self.record.bundle_ref,
-                timeoutSeconds=timeout_seconds,
-                message=call.message,
-                modelCallId=call.model_call_id,
-            )
-            for call in calls.submitted()
-        ]
+        drafts = scope.drafts(
+            calls.submitted(),
+            moment.delay_ms,
+            stepId=self.id,
+            bundleRef=self.record.bundle_ref,
+            timeoutSeconds=timeout_seconds,
+            notBefore=moment.not_before,
+        )
         if not drafts:
             return calls, []
         with connection.retrying(timeout):
@@ -120,6 +138,8 @@ class Step(ProducerStep):
         timeout: float | None = None,
         timeout_seconds: float | None = None,
         wait_pending: bool = False,
+        delay: float | None = None,
+        not_before: datetime | str | None = None,
     ) -> list[StepCallResult]:
         """Run the tool calls of the model in parallel; their results come in call order.
 
@@ -129,15 +149,18 @@ class Step(ProducerStep):
         gives the same call.
 
         ``timeout`` only waits, in seconds; ``timeout_seconds`` limits each run; ``wait_pending`` waits for
-        the final result of a call that is pending.
+        the final result of a call that is pending. With ``delay``, in seconds, or ``not_before``, as for
+        :meth:`Client.submit`, the calls begin at that time.
 
         Raises:
-            ToolInputValidationError: ``reply`` is not a model's reply, or an item in it is not a tool call.
+            ToolInputValidationError: ``reply`` is not a model's reply, an item in it is not a tool call, or
+                the time is not valid.
             WaitTimeout: the results did not arrive in time; the calls continue.
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
         end = end_of_wait(timeout)
-        calls, pending = self.submit(reply, timeout, timeout_seconds, is_awaited=True)
+        moment = _moment(delay, not_before)
+        calls, pending = self.submit(reply, timeout, timeout_seconds, moment, is_awaited=True)
         return calls.answered([one.result(_left(end), wait_pending=wait_pending) for one in pending])
 
 
@@ -153,10 +176,15 @@ class AsyncStep(ProducerStep):
         timeout: float | None = None,
         timeout_seconds: float | None = None,
         wait_pending: bool = False,
+        delay: float | None = None,
+        not_before: datetime | str | None = None,
     ) -> list[StepCallResult]:
         """Run the tool calls of the model in parallel; see :meth:`Step.run`."""
         end = end_of_wait(timeout)
-        calls, pending = await self.scope.connection.threads.run(self.submit, reply, timeout, timeout_seconds)
+        moment = _moment(delay, not_before)
+        calls, pending = await self.scope.connection.threads.run(
+            self.submit, reply, timeout, timeout_seconds, moment
+        )
         waits = (one.wait(_left(end), wait_pending=wait_pending) for one in pending)
         return calls.answered(await asyncio.gather(*waits))
 
@@ -263,6 +291,23 @@ class AsyncTurn(ProducerTurn):
     async def record(self) -> list[TurnEntry]:
         """Return the record of the Turn; see :meth:`Turn.record`."""
         return await self.scope.connection.threads.run(self._entries)
+
+
+def _moment(delay: float | None, not_before: datetime | str | None) -> Moment:
+    return moment_of({"delay": delay, "not_before": not_before}, "The call")
+
+
+def _own(call: StepCall) -> dict[str, Any]:
+    """Return the fields that each call of a Step has for itself."""
+    fields = {
+        "tool_name": call.tool_name,
+        "args": call.asked.args,
+        "tool_call_id": call.tool_call_id,
+        "span_id": secrets.token_hex(8),
+    }
+    if call.model_call_id is not None:
+        fields["model_call_id"] = call.model_call_id
+    return fields
 
 
 def _left(end: float | None) -> float | None:

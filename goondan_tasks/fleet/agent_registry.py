@@ -51,6 +51,16 @@ class AgentRecord(WireModel):
             raise ValueError("a tool of the catalog has no name")
         return catalog
 
+    @property
+    def unhandled(self) -> str | None:
+        """Why none of its workers handles its events; ``None`` if they do."""
+        if self.has_entry:
+            return None
+        return (
+            f"only a producer that calls client.receive({self.name!r}) handles its events: "
+            "the Agent has neither 'entry' nor 'modelConfig'"
+        )
+
     def with_dynamic_tools(self, announced: "AgentRecord | None") -> "AgentRecord":
         """Add the dynamic tools that workers announced to this description, made from the bundle.
 

@@ -62,7 +62,8 @@ def _last_attempt(record: CallRecord, result: ToolCallResult | None) -> Attempt:
     last = record.former[-1] if record.former else None
     # a claim of the same number may have followed a run that did not start
     is_last = last is not None and last.attempt == record.attempt and last.claimed_at == record.claimed_at
-    is_unfinished = record.status == "queued" or (result is not None and result.meta.started_at is None)
+    has_no_run = record.status in {"queued", "scheduled"}
+    is_unfinished = has_no_run or (result is not None and result.meta.started_at is None)
     if last is not None and is_last and (is_unfinished or last.has_died):
         return _former_attempt(last)
     ended_at: float | None = end_of_run(record, result)

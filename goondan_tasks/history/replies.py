@@ -55,7 +55,9 @@ class StepCall:
     def answered(self, result: ToolCallResult) -> StepCallResult:
         """Return the result with its message and the model's id."""
         own = {"tool_call_id": self.asked.id, "message": self.asked.message(result)}
-        return StepCallResult.model_construct(result.model_fields_set, **{**vars(result), **own})
+        answered = StepCallResult.__new__(StepCallResult)  # model_construct looks at each field
+        answered.__setstate__({**result.__getstate__(), "__dict__": {**vars(result), **own}})
+        return answered
 
 
 @dataclass(slots=True)

@@ -426,6 +426,8 @@ class CallStory(CallFacts):
 
     #: its state in words: where, and for how long
     summary: str
+    #: what a call that does not run waits for, and what ends that; absent if it runs, or has ended
+    why: str | None = None
     tool_call_id: str
     turn_id: str
     step_id: str | None = None
@@ -458,15 +460,15 @@ class CallStory(CallFacts):
     children: tuple[RelatedCall, ...] = ()
 
 
-def read_story(ledger: Ledger, record: CallRecord) -> CallStory:
-    """Collect the story of a call, with its cause and the calls that it caused.
+def read_story(ledger: Ledger, record: CallRecord, why: str | None = None) -> CallStory:
+    """Collect the story of a call, with its cause and the calls that it caused; ``why`` it does not run.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
     """
     now, trace = redis_time(ledger.redis), read_trace(ledger, record.id)
     limits, ahead = _limits(ledger, record)
-    return story_of(record, now, trace=trace, limits=limits, ahead=ahead)
+    return story_of(record, now, trace=trace, limits=limits, ahead=ahead, why=why)
 
 
 def story_of(
@@ -476,6 +478,7 @@ def story_of(
     trace: Trace | None = None,
     limits: tuple[str, ...] = (),
     ahead: int | None = None,
+    why: str | None = None,
 ) -> CallStory:
     """Make the story of a call at ``now`` (ms, Redis time); ``trace`` has its cause and effects."""
     call, result = record.call, result_of(record)
@@ -488,6 +491,7 @@ def story_of(
     return CallStory(
         **facts,
         summary=record.state_text(now),
+        why=why,
         tool_call_id=call.shown_id,
         turn_id=call.turn_id,
         step_id=call.step_id,

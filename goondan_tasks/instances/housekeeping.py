@@ -361,9 +361,10 @@ class Housekeeping:
             agents=lambda: [agent.name for agent in agents()],
         )
 
-    def infos(self, agent: str | None = None) -> list[InstanceInfo]:
-        """Return the instances of one agent or of all, the last used first."""
-        infos = [info for record in self._table.records() for info in record.infos()]
+    def infos(self, agent: str | None = None, instance_key: str | None = None) -> list[InstanceInfo]:
+        """Return the instances of one agent or of all, under one key or all, the last used first."""
+        directories = None if instance_key is None else self._table.directories_of(instance_key)
+        infos = [info for record in self._table.records(directories) for info in record.infos()]
         wanted = [info for info in infos if agent in {None, info.target}]
         return sorted(wanted, key=lambda info: info.last_used_at, reverse=True)
 
@@ -374,17 +375,27 @@ class Housekeeping:
             InstanceNotFoundError: it does not exist.
             ConversationError: it is not below this state root.
         """
+        return self._directory(instance_key, agent)[0]
+
+    def workdir(self, instance_key: str, agent: str) -> Path:
+        """Return the workdir of an agent's instance; raises as :meth:`directory`."""
+        directory, record = self._directory(instance_key, agent)
+        cwd = next((part.cwd for part in record.parts if part.agent == agent), None)
+        return directory / "workspace" if cwd is None else directory.parent / cwd
+
+    def _directory(self, instance_key: str, agent: str) -> tuple[Path, InstanceRecord]:
         records = self._records_of(instance_key, agent)
         if not records:
             raise _not_found(instance_key, agent)
-        plan = self._deletions.plan(max(records, key=lambda record: record.last_used_at))
+        record = max(records, key=lambda record: record.last_used_at)
+        plan = self._deletions.plan(record)
         if plan.files == "elsewhere":
             raise ConversationError(
                 f"The files of instance {instance_key!r} are not below this machine's state root "
                 f"({self._files.state_root}): the worker of {agent!r} keeps them below another one.",
                 suggestion="Look on the worker's machine, or set GOONDAN_STATE_ROOT as it is set there.",
             )
-        return Path(plan.path)
+        return Path(plan.path), record
 
     def delete(
         self, instance_key: str, agent: str | None = None, *, dry_run: bool = False

@@ -157,17 +157,22 @@ class Member:
 
 @dataclass(slots=True)
 class KeptProgram:
-    """A program that is restarted whenever it ends."""
+    """A program that is restarted whenever it ends, or whenever it fails."""
 
     start: Callable[[], LoggedProcess]
     worker: LoggedProcess
     started_at: float
     tell: Callable[[str], None]
+    #: whether it is done if it ends with 0
+    may_end: bool = False
     pause: float = FIRST_PAUSE_SECONDS
     restart_at: float | None = None
 
     def look(self, now: float) -> None:
-        if self.restart_at is None and self.worker.process.poll() is not None:
+        if self.restart_at is None and (code := self.worker.process.poll()) is not None:
+            if code == 0 and self.may_end:
+                self.restart_at = math.inf
+                return
             if now - self.started_at >= HEALTHY_SECONDS:
                 self.pause = FIRST_PAUSE_SECONDS
             self.restart_at = now + self.pause
@@ -237,13 +242,17 @@ class Supervisor:
         member.process.terminate()
         self._leaving.append((member, self._clock() + self._stop_seconds if may_kill else math.inf))
 
-    def keep(self, start: Callable[[], LoggedProcess], tell: Callable[[str], None]) -> "KeptProgram":
+    def keep(
+        self, start: Callable[[], LoggedProcess], tell: Callable[[str], None], *, may_end: bool = False
+    ) -> "KeptProgram":
         """Start a program, and restart it after each end, with growing pauses; ``tell`` gets the reasons.
+
+        One that ``may_end`` is not started again when it has ended with 0.
 
         Raises:
             OSError: it cannot be started.
         """
-        program = KeptProgram(start, start(), self._clock(), tell)
+        program = KeptProgram(start, start(), self._clock(), tell, may_end)
         self._programs.append(program)
         return program
 

@@ -17,10 +17,8 @@ from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, BundleError, load_bundle
 from goondan_tasks.bundle.bundle import inspect_resources
-from goondan_tasks.bundle.inventory import read_inventory
-from goondan_tasks.bundle.resources import swarm_in_workspace
+from goondan_tasks.bundle.workspaces import changed_workspace, declared_workspace
 from goondan_tasks.contract.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
-from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import BundleRef, Checkout, Checkouts, RevisionSource
 from goondan_tasks.revisions.git import GitError
@@ -31,27 +29,6 @@ logger = structlog.get_logger(__name__)
 ATTEMPTS = 3
 #: what this process has read already and begins with, by path
 _handed_over: "dict[Path, Bootstrap]" = {}
-
-
-def changed_workspace(before: Bundle, after: Bundle, swarm: str | None) -> str | None:
-    """Return why a revision cannot replace another one; ``None`` if it can.
-
-    In another workspace its workers would use other workdirs, and look for revisions elsewhere.
-    """
-    try:
-        after.swarm(swarm)
-    except ConfigError as error:
-        return error.message.removesuffix(".")
-    then, now = (_described_workspace(bundle, swarm) for bundle in (before, after))
-    return None if now == then else f"the swarm would live in {now} instead of {then}"
-
-
-def _described_workspace(bundle: Bundle, swarm: str | None) -> str:
-    """Describe a workspace without its folder, because a checked bundle is in a temporary one."""
-    if bundle.package:
-        return f"workspace {bundle.package.name!r}"
-    added = swarm_in_workspace(bundle.swarms, swarm)
-    return "its folder's workspace" if added is None else f"a workspace of Swarm {added!r} alone"
 
 
 def is_followed(bundle: Bundle, settings: Settings) -> bool:
@@ -231,13 +208,3 @@ def bootstrap_bundle(path: Path, settings: Settings) -> Bundle:
     if start.checkout is not None:
         start.checkout.close()
     return start.bundle
-
-
-def declared_workspace(path: Path, swarm: str | None) -> str | None:
-    """Return a Swarm's own workspace even if the bundle is invalid; ``None`` if nothing can be read."""
-    inventory, _ = read_inventory(path)
-    if not inventory.declarations:
-        return None
-    names = [package.name for package in inventory.of_kind("Package") if package.name]
-    swarms = {found.name for found in inventory.of_kind("Swarm") if found.name}
-    return names[0] if names else folder_workspace(inventory.root, swarm_in_workspace(swarms, swarm))

@@ -78,7 +78,7 @@ VALID: dict[str, Any] = {
     "output": 1,
 }
 #: these answer by results, and are tested with them
-BY_RESULT = {"submit", "submit_many", "connect", "close", "call"}
+BY_RESULT = {"submit", "submit_many", "start_call", "connect", "close", "call"}
 
 
 def arguments() -> Iterator[Any]:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from goondan_tasks.client.threads import MOST_THREADS, ClientThreads
+from goondan_tasks.contract.errors import BrokerUnreachableError
 from tests.waiting import wait_until
 
 #: the threads that clients of earlier tests have left in this process
@@ -39,6 +40,29 @@ def test_trips_that_hang_leave_the_programs_own_executor_alone() -> None:
         return told
 
     assert asyncio.run(program()) == "mine"
+    wait_until(lambda: ours() == [])
+
+
+def test_trip_that_finds_no_free_thread_in_time_fails_and_is_not_made() -> None:
+    end, made = threading.Event(), list[str]()
+
+    async def program() -> None:
+        threads = ClientThreads()
+        hanging = [asyncio.ensure_future(threads.run(end.wait)) for _ in range(MOST_THREADS)]
+        with pytest.raises(BrokerUnreachableError):
+            await threads.run_within(0.0, lambda: made.append("late"))
+        left = asyncio.ensure_future(threads.run_within(600.0, lambda: made.append("left")))
+        await asyncio.sleep(0)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        end.set()
+        await asyncio.gather(*hanging)
+        await threads.run_within(600.0, lambda: made.append("soon"))
+        threads.close()
+
+    asyncio.run(program())
+    assert made == ["soon"]
     wait_until(lambda: ours() == [])
 
 

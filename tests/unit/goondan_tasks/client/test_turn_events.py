@@ -7,6 +7,8 @@ from goondan_tasks.client import (
     TokensUsed,
     ToolAnswered,
     ToolCalled,
+    ToolEmitted,
+    ToolRestarted,
     TurnEvent,
 )
 from goondan_tasks.client.turn_events import EventFilter, Told
@@ -66,3 +68,37 @@ def test_pieces_of_a_void_answer_that_come_late_are_left_out() -> None:
 
 def test_restart_whose_own_entry_was_lost_is_told_with_the_first_piece() -> None:
     assert heard(text("a", "one"), text("b", "two")) == [text("a", "one"), begun("b"), text("b", "two")]
+
+
+def emitted(seq: int, chunk: object = "x", attempt: int = 1, call_id: str = "c-1") -> ToolEmitted:
+    return ToolEmitted(
+        tool_call_id="call_1", call_id=call_id, tool="bash__exec", attempt=attempt, seq=seq, chunk=chunk
+    )
+
+
+def restarted(attempt: int, seq: int = 0) -> ToolRestarted:
+    return ToolRestarted(tool_call_id="call_1", call_id="c-1", tool="bash__exec", attempt=attempt, seq=seq)
+
+
+def test_output_that_was_written_twice_is_passed_on_once() -> None:
+    one, two, other = emitted(0), emitted(1), emitted(0, call_id="c-2")
+
+    assert heard(one, two, one, other, two) == [one, two, other]
+
+
+def test_output_of_another_run_of_the_call_voids_that_of_the_first() -> None:
+    one, again = emitted(0), emitted(0, attempt=2)
+
+    assert heard(one, again, emitted(1)) == [one, restarted(2), again]
+
+
+def test_first_output_of_a_call_voids_nothing() -> None:
+    assert heard(emitted(0, attempt=3)) == [emitted(0, attempt=3)]
+    assert heard(restarted(1), emitted(1)) == [emitted(1)]
+
+
+def test_handler_that_begins_again_within_a_run_voids_its_output_once() -> None:
+    one, again, late = emitted(0), restarted(1, seq=1), emitted(0, attempt=2)
+
+    assert heard(one, again, again, emitted(2)) == [one, again, emitted(2)]
+    assert heard(one, again, late) == [one, again, late]

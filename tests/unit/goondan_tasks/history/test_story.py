@@ -16,6 +16,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import LimitScripts
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.timer import Timer
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit
 from tests.unit.goondan_tasks.ledger.test_finished_records import finish_plainly, submitted
 
@@ -55,14 +56,17 @@ def test_a_retried_attempt_keeps_its_worker_times_and_error(ledger: Ledger) -> N
     submit(ledger, a_call())
     claim = claimed(ledger, a_call(), AGAIN)
     ledger.start([claim.id_and_token]).run(ledger.redis)
-    ledger.retry(claim, pause_ms=0, begun_at=1_000, code="E_TOOL").run(ledger.redis)
-    ledger.release(claim, died=False).run(ledger.redis)
+    ledger.retry(claim, pause_ms=0, begun_at=1_000, code="E_TOOL", message=b"again").run(ledger.redis)
+    scheduled = story(ledger, a_call())
+    Timer(ledger).wake().run(ledger.redis)
     queued = story(ledger, a_call())
     claimed(ledger, a_call(), AGAIN)
 
     told = story(ledger, a_call())
 
-    assert [(one.worker, one.ended) for one in queued.attempts] == [("w1", "E_TOOL")]
+    for between in (scheduled, queued):
+        assert [(one.worker, one.ended) for one in between.attempts] == [("w1", "E_TOOL")]
+        assert between.runs_left == 2
     first, second = told.attempts
     assert (first.worker, first.ended) == ("w1", "E_TOOL")
     assert first.started_at is not None
@@ -174,9 +178,9 @@ def test_the_lines_of_the_latest_three_attempts_are_kept(ledger: Ledger, redis: 
         claim = claimed(ledger, a_call(), AGAIN)
         ledger.start([claim.id_and_token]).run(redis)
         claim.run.lines.add(f"line of {attempt}")
-        retry = ledger.retry(claim, pause_ms=0, begun_at=1_000, code="E_TOOL")
+        retry = ledger.retry(claim, pause_ms=0, begun_at=1_000, code="E_TOOL", message=b"again")
         assert [retry.run(redis), retry.run(redis)] == [1, 1]  # the answer of the first may be lost
-        assert ledger.release(claim, died=False).run(redis)
+        assert Timer(ledger).wake().run(redis).queued == 1
 
     record = record_of(ledger, a_call())
 

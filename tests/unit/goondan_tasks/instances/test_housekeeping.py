@@ -10,6 +10,7 @@ from typing import Any
 import fakeredis
 import pytest
 from redis import Redis
+from redis.client import Pipeline
 
 from broker_config import serializer
 from broker_config.settings import Settings
@@ -111,6 +112,30 @@ def test_an_instance_goes_with_its_files_whatever_its_key(house: House, key: str
     assert summary(house.keeper.delete(key)) == [(key, True, "removed")]
     assert house.keys == {"other"}
     assert house.directories == {"other"}
+
+
+def test_one_instance_is_read_without_the_records_of_all_others(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("a", "b", "c*", "c"):
+        house.use(key)
+    house.use("c", "reviewer")
+    read, hgetall = [], Pipeline.hgetall
+
+    def counted(pipe: Any, key: str) -> Any:
+        read.append(key)
+        return hgetall(pipe, key)
+
+    monkeypatch.setattr(Pipeline, "hgetall", counted)
+
+    [only] = house.keeper.infos("coder", "c")
+    both = house.keeper.infos(None, "c")
+
+    assert (only.target, only.instance_key) == ("coder", "c")
+    assert {info.target for info in both} == {"coder", "reviewer"}
+    assert len(read) == 2
+    assert house.keeper.infos("coder", "d") == []
+    assert len(house.keeper.infos()) == 5
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(house: House) -> None:

@@ -26,12 +26,12 @@ class Program:
 class Kept:
     """A supervisor that keeps one program running; time passes as the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_end: bool = False) -> None:
         self.now = 0.0
         self.programs: list[Any] = []
         self.told: list[str] = []
         self.supervisor = Supervisor(lambda agent: self.start(), 30, clock=lambda: self.now)
-        self.supervisor.keep(self.start, self.told.append)
+        self.supervisor.keep(self.start, self.told.append, may_end=may_end)
 
     def start(self) -> Any:
         self.programs.append(Program())
@@ -54,6 +54,16 @@ def test_a_running_program_is_left_alone() -> None:
     kept.look(1000)
 
     assert (len(kept.programs), kept.told) == (1, [])
+
+
+def test_a_program_that_may_end_is_restarted_only_if_it_has_failed() -> None:
+    kept = Kept(may_end=True)
+    assert kept.pause_after_crash() == "1 s."
+    kept.programs[1].status = 0
+    kept.look(1)
+    kept.look(1000)
+
+    assert (len(kept.programs), len(kept.told)) == (2, 1)
 
 
 def test_a_program_that_ended_is_restarted_after_its_pause() -> None:
