@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from goondan_tasks.bundle.fields import ValueSource, resolve_value
-from goondan_tasks.bundle.resources import OAuthAppResource, OAuthClient, OAuthEndpoints
+from goondan_tasks.bundle.oauth_app_spec import OAuthAppResource, OAuthClient, OAuthEndpoints
 from goondan_tasks.contract.errors import ConfigError
+from goondan_tasks.contract.names import public_paths
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
 from goondan_tasks.oauth.records import Flow, OAuthError, SubjectMode
 
@@ -70,8 +70,7 @@ class OAuthApp:
         """Return the paths of redirects; a proxy may keep or strip the path of the base URL."""
         if self.callback_path is None:
             return frozenset()
-        base_path = urlsplit(self.redirect_base_url or public_url or "").path.rstrip("/")
-        return frozenset({self.callback_path, base_path + self.callback_path})
+        return public_paths(self.callback_path, self.redirect_base_url or public_url)
 
     def is_subject(self, expected: str, claims: Mapping[str, Any]) -> bool:
         """Return whether a provider's claims about the resource owner identify a subject (000 §12.5.6 r5).

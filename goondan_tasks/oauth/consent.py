@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from pydantic import SecretStr
+from redis import Redis
 from redis.exceptions import RedisError
 
 from broker_config.settings import Settings
@@ -26,9 +27,18 @@ from goondan_tasks.contract.messages import (
     epoch_milliseconds,
     iso_time,
 )
-from goondan_tasks.machine.process import is_loopback
+from goondan_tasks.machine.process import close_to_other_processes, is_loopback, url_at
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.manager import AuthorizationRequired, OAuthManager, Refresher, RefreshesInFlight
+from goondan_tasks.oauth.manager import (
+    AuthorizationRequired,
+    OAuthManager,
+    Refresher,
+    RefreshesInFlight,
+    open_keys,
+    open_store,
+    require_keys,
+    store_clock,
+)
 from goondan_tasks.oauth.provider import Provider, TokenReply, error_code
 from goondan_tasks.oauth.records import (
     AuthSession,
@@ -492,6 +502,23 @@ def make_manager(
     return OAuthManager(apps, store, refresher, Consent(store, provider, clock, public_url), clock)
 
 
+def open_manager(
+    settings: Settings, apps: Mapping[str, OAuthApp], redis: Redis, in_flight: RefreshesInFlight | None = None
+) -> OAuthManager:
+    """Open the store of tokens, and return their source for these OAuthApps.
+
+    Raises:
+        ConfigError: a key of the store is malformed.
+        OAuthStoreError: other users may read the keys of the store, or the keys are not those of its grants.
+    """
+    close_to_other_processes()
+    keys = open_keys(settings)
+    store = open_store(settings, redis, keys)
+    require_keys(store, keys)
+    clock = store_clock(settings, redis)
+    return make_manager(apps, store, public_url=public_url_of(settings), clock=clock, in_flight=in_flight)
+
+
 def public_url_of(settings: Settings) -> str | None:
     """Return the address at which browsers reach ``goondan oauth serve``; by default only this machine's do.
 
@@ -500,4 +527,4 @@ def public_url_of(settings: Settings) -> str | None:
     host = settings.http_host
     if settings.public_url or not is_loopback(host) or not settings.http_port:
         return settings.public_url
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.http_port}"
+    return url_at(host, settings.http_port)

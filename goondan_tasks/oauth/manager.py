@@ -22,7 +22,7 @@ from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.resources import scopes_beyond
+from goondan_tasks.bundle.oauth_app_spec import scopes_beyond
 from goondan_tasks.contract.errors import OAuthStoreError
 from goondan_tasks.contract.messages import Clock, JsonObject, WireModel, iso_time, wall_clock
 from goondan_tasks.contract.wording import hint, member, shown

@@ -118,7 +118,7 @@ def queue_lengths(url: str, names: Sequence[str]) -> list[dict[str, Any]]:
 def handler_of(app: Any, request: Any, **options: Any) -> Any:
     """Return what answers a request; refuse those of a web page whose name resolves to this machine.
 
-    As in :class:`~goondan_tasks.programs.http.HttpGuard`, this is for loopback addresses without
+    As in the guard of goondan_web, this is for loopback addresses without
     authentication.
     """
     known = app.options

@@ -6,35 +6,21 @@ changes. Needs the extra ``mcp``; only the command imports this module.
 """
 
 import asyncio
-import contextlib
 import functools
-import itertools
 import logging
 import os
 import secrets
 import signal
-import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Unpack
+from typing import Any, Protocol
 
 import anyio
-from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http import (
-    GET_STREAM_KEY,
-    EventCallback,
-    EventMessage,
-    EventStore,
-    StreamableHTTPServerTransport,
-)
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
     ListenHandler,
@@ -42,197 +28,59 @@ from mcp.server.subscriptions import (
     SubscriptionBus,
     ToolsListChanged,
 )
-from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE, TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
     CallToolRequestParams,
     CallToolResult,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
     ListToolsResult,
     NotificationParams,
     PaginatedRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
     Tool,
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from sse_starlette.sse import AppStatus
-from starlette.applications import Starlette
-from starlette.routing import Route
 
-from broker_config import serializer
-from broker_config.connections import reporting_outages
-from broker_config.hard_end import HardEnd
-from broker_config.settings import Settings
-from goondan_tasks.client import AsyncClient, AsyncPendingCall
+from broker_config.hard_end import END_SECONDS, HardEnd
+from goondan_tasks.client import AsyncClient
 from goondan_tasks.contract.calls import CallFields
 from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog
-from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError, WaitTimeout
-from goondan_tasks.contract.mcp_content import call_tool_result, content_of, may_begin_content, refused
-from goondan_tasks.contract.messages import JsonObject, ToolCallResult
+from goondan_tasks.contract.errors import GoondanError
+from goondan_tasks.contract.messages import JsonObject, ToolCall
+from goondan_tasks.contract.names import open_telemetry
 from goondan_tasks.contract.output import ProgressReport
-from goondan_tasks.programs.http import END_SECONDS, HttpGuard, guarded
+from goondan_tasks.fleet.http_tokens import APPROVE, READ
+from goondan_tasks.programs.mcp_calls import ToolCalls
+from goondan_tasks.programs.mcp_tasks import QUICK_SECONDS, Tasks, new_turn, require_declared, takes_tasks
 
 logger = logging.getLogger(__name__)
 
-#: the interval at which the progress of a call is read
-PROGRESS_SECONDS = 0.5
-#: the limit of sending a cancel, and of the time until a cancelled call has ended
-CANCEL_SECONDS = 5.0
-#: how long Redis may be away before a waiting client gets an error: clients might repeat the call, which
-#: goes on
-OUTAGE_SECONDS = 60.0
-PAUSE_SECONDS = 0.5
 #: the interval at which a server over stdio looks for its client's process
 PARENT_SECONDS = 1.0
-#: the largest content that is read from a file
-CONTENT_BYTES = 16 * 1024 * 1024
-#: the limit for each part of it
-READ_SECONDS = 30.0
 #: the interval at which the catalog is read
 LOOK_SECONDS = 3.0
-#: the limit of the events kept for all sessions; the oldest events are dropped first
-MOST_BYTES = 64 * 1024 * 1024
-#: the size of an event without its message
-_OVERHEAD_BYTES = 500
 PACKAGE = "goondan-workers"
-PATH = "/mcp"
 SESSION_HEADER = "mcp-session-id"
-#: the time after which a client with a broken stream reconnects
-RETRY_MS = 1_000
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Context = ServerRequestContext[None, Any]
-Report = Callable[[ProgressReport], Awaitable[None]]
 
 
-class ToolCalls:
-    """Runs calls on the workers of one agent."""
+class RequestCaller(Protocol):
+    """Who sends an HTTP request."""
 
-    def __init__(self, client: AsyncClient, agent: str, help_url: str) -> None:
-        self._client = client
-        self._agent = agent
-        self._help_url = help_url
-        self._waiting: set[str] = set()
-        #: how many calls are not answered; those that are being submitted have no id yet
-        self._unanswered = 0
-        self._all_answered = asyncio.Event()
-        self._all_answered.set()
-        self._is_closing = False
+    @property
+    def auth(self) -> JsonObject | None:
+        """The ``auth`` of calls."""
+        ...
 
-    async def run(
-        self, tool: str, args: Any, report: Report | None = None, **fields: Unpack[CallFields]
-    ) -> CallToolResult:
-        """Submit a call and wait for its final result, even if it becomes pending.
-
-        ``report`` gets the progress. Cancelling this cancels the call.
-        """
-        call_id = None
-        self._unanswered += 1
-        self._all_answered.clear()
-        try:
-            # shielded, since cancelling the call needs its id
-            with anyio.CancelScope(shield=True):
-                call = await self._client.submit(self._agent, tool, args, **fields)
-            call_id = call.id
-            self._waiting.add(call_id)
-            return call_tool_result(await self._with_content(await self._followed(call, report)))
-        except GoondanError as error:
-            return refused(error, self._help_url, call_id)
-        finally:
-            self._unanswered -= 1
-            if not self._unanswered:
-                self._all_answered.set()
-
-    async def cancel_all(self) -> None:
-        """Cancel all running and future calls, and wait until they are answered.
-
-        This takes at most a few times :data:`CANCEL_SECONDS`.
-        """
-        self._is_closing = True
-        await asyncio.gather(*(self._cancel(call_id) for call_id in self._waiting))
-        with anyio.move_on_after(CANCEL_SECONDS):
-            await self._all_answered.wait()
-
-    async def _followed(self, call: AsyncPendingCall, report: Report | None) -> ToolCallResult:
-        try:
-            if self._is_closing:
-                await self._cancel(call.id)
-            with reporting_outages():
-                return await _final(call, report)
-        except asyncio.CancelledError:
-            with anyio.CancelScope(shield=True):
-                await self._cancel(call.id)
-            raise
-        finally:
-            self._waiting.discard(call.id)
-
-    async def _with_content(self, result: ToolCallResult) -> ToolCallResult:
-        """Return a result with its whole output, if that is content stored in a file."""
-        if result.meta.output_file is None or not isinstance(result.output, dict):
-            return result
-        if result.output["size"] > CONTENT_BYTES or not may_begin_content(result.output["preview"]):
-            return result
-        try:
-            output = serializer.decode(await self._whole_output(result.meta.id))
-        except (GoondanError, serializer.NotJsonError):
-            return result  # it has the beginning of the output and the name of its file
-        return result.model_copy(update={"output": output}) if content_of(output) is not None else result
-
-    async def _whole_output(self, call_id: str) -> bytes:
-        data = bytearray()
-        offset: int | None = 0
-        while offset is not None:
-            part = await self._client.read_output(call_id, offset, timeout=READ_SECONDS)
-            data += part.data
-            offset = part.next_offset
-        return bytes(data)
-
-    async def _cancel(self, call_id: str) -> None:
-        with anyio.move_on_after(CANCEL_SECONDS), contextlib.suppress(GoondanError):
-            await self._client.cancel(call_id)
+    def may(self, scope: str) -> bool:
+        """Return whether something is allowed."""
+        ...
 
 
-async def _final(call: AsyncPendingCall, report: Report | None) -> ToolCallResult:
-    """Wait for the final result, also during an outage of Redis.
-
-    ``report`` gets only increasing progress, as MCP requires.
-    """
-    reported, result, progress = -1.0, None, None
-    while True:
-        try:
-            with contextlib.suppress(WaitTimeout):
-                result = await call.result(None if report is None else PROGRESS_SECONDS, wait_pending=True)
-            if report is not None:
-                progress = await call.progress()
-        except BrokerUnreachableError:
-            await _until_back(call)
-            continue
-        if report is not None and progress is not None:
-            for latest in (*progress.earlier, progress):
-                if latest.done > reported:
-                    reported = latest.done
-                    await report(latest)
-        if result is not None:
-            return result
-
-
-async def _until_back(call: AsyncPendingCall) -> None:
-    """Wait until Redis answers again.
-
-    Raises:
-        BrokerUnreachableError: it does not within :data:`OUTAGE_SECONDS`.
-    """
-    end = time.monotonic() + OUTAGE_SECONDS
-    while True:
-        await asyncio.sleep(PAUSE_SECONDS)
-        try:
-            await call.status()
-        except BrokerUnreachableError:
-            if time.monotonic() >= end:
-                raise
-        else:
-            return
+#: returns who sends an HTTP request; ``None``: a client that may do everything, as over stdio
+CallerOf = Callable[[Any], RequestCaller | None]
 
 
 class CatalogWatch:
@@ -306,10 +154,22 @@ class AgentServer:
         *,
         instance_key: str | None = None,
         help_url: str = "",
+        result_ttl_seconds: float = 86_400,
         look_seconds: float = LOOK_SECONDS,
+        caller_of: CallerOf = lambda _: None,
     ) -> None:
         self._calls = ToolCalls(client, agent, help_url)
-        self._agent = agent
+        self._tasks = Tasks(
+            client,
+            agent,
+            instance_key,
+            result_ttl_seconds,
+            self._calls.answer,
+            self._may_approve,
+            self._may_know,
+        )
+        self.agent = agent
+        self._caller_of = caller_of
         self._instance_key = instance_key
         self._own_session = secrets.token_hex(8)
         self._bus = InMemorySubscriptionBus()
@@ -319,14 +179,15 @@ class AgentServer:
 
     def build(self) -> ChangingServer:
         server = ChangingServer(
-            f"goondan-{self._agent}",
+            f"goondan-{self.agent}",
             version=version(PACKAGE),
-            instructions=f"The tools of the agent {self._agent!r}; they run on its workers.",
+            instructions=f"The tools of the agent {self.agent!r}; they run on its workers.",
             lifespan=self._watching,
             on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
-            on_subscriptions_listen=self._listening,
+            on_subscriptions_listen=self._listen,
         )
+        server.add_request_handler("tools/call", CallToolRequestParams, self._call_tool)
+        self._tasks.serve(server)
         server.add_notification_handler(
             "notifications/initialized", NotificationParams, self._notify_of_changes
         )
@@ -352,17 +213,51 @@ class AgentServer:
         except GoondanError as error:
             raise MCPError(INTERNAL_ERROR, f"{error.code}: {error}") from error
 
-    async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult | JsonObject:
         async def report(progress: ProgressReport) -> None:
             await ctx.session.report_progress(progress.done, progress.total, progress.message)
 
-        return await self._calls.run(
-            params.name,
-            params.arguments or {},
-            report if (ctx.meta or {}).get("progress_token") is not None else None,
-            instance_key=f"mcp-{self._session_of(ctx)}" if self._instance_key is None else self._instance_key,
-            origin=_origin(ctx),
-        )
+        instance_key = self._instance_key or f"mcp-{self._session_of(ctx)}"
+        caller = self._caller(ctx)
+        self._describe(ctx)
+        fields: CallFields = {
+            "instance_key": instance_key,
+            "origin": _origin(ctx),
+            "auth": None if caller is None else caller.auth,
+        }
+        args = params.arguments or {}
+        if takes_tasks(ctx):
+            fields["turn_id"] = new_turn()
+            answer = await self._calls.run(params.name, args, patience=QUICK_SECONDS, **fields)
+        else:
+            wants_progress = (ctx.meta or {}).get("progress_token") is not None
+            answer = await self._calls.run(params.name, args, report if wants_progress else None, **fields)
+        return answer if isinstance(answer, CallToolResult) else await self._tasks.created(answer.id)
+
+    def _describe(self, ctx: Context) -> None:
+        """Add to the span of the SDK, which has the method, the tool and the ids of the request."""
+        api = open_telemetry()
+        if api is not None:
+            named = {"mcp.session.id": self._session_of(ctx), "gen_ai.agent.name": self.agent}
+            api.get_current_span().set_attributes(named)
+
+    def _may_approve(self, ctx: Context) -> bool:
+        caller = self._caller(ctx)
+        return caller is None or caller.may(APPROVE)
+
+    def _may_know(self, ctx: Context, call: ToolCall) -> bool:
+        caller = self._caller(ctx)
+        return caller is None or call.auth == caller.auth or caller.may(READ)
+
+    def _caller(self, ctx: Context) -> RequestCaller | None:
+        return None if ctx.request is None else self._caller_of(ctx.request)
+
+    async def _listen(
+        self, ctx: Context, params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        if "taskIds" in (ctx.params or {}).get("notifications", {}):
+            require_declared(ctx)
+        return await self._listening(ctx, params)
 
     async def _notify_of_changes(self, ctx: Context, _: NotificationParams) -> None:
         """Send list_changed after each change of the catalog, until the connection's end cancels this."""
@@ -399,122 +294,6 @@ def _origin(ctx: Context) -> JsonObject:
         return {"connector": "mcp"}
     client = ctx.session.client_params.client_info
     return {"connector": "mcp", "client": {"name": client.name, "version": client.version}}
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    store: "SessionEvents"
-    stream_id: str
-    #: ``None`` for the event that opens a stream
-    message: JSONRPCMessage | None
-    size: int
-
-
-class EventMemory:
-    """The latest events of all sessions, for clients that reconnect (MCP 2025-11-25, basic/transports).
-
-    A client that reconnects with ``Last-Event-ID`` gets the messages it missed, such as a call's result.
-    """
-
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self.events: OrderedDict[str, _Event] = OrderedDict()
-        self._bytes = 0
-        self._numbers = itertools.count(1)
-
-    def add(self, store: "SessionEvents", stream_id: str, message: JSONRPCMessage | None) -> str:
-        size = _OVERHEAD_BYTES + (len(message.model_dump_json()) if message is not None else 0)
-        event_id = str(next(self._numbers))
-        self.events[event_id] = _Event(store, stream_id, message, size)
-        self._bytes += size
-        while self._bytes > self._most_bytes:
-            _, oldest = self.events.popitem(last=False)
-            self._bytes -= oldest.size
-        return event_id
-
-    def after(self, event_id: str) -> list[tuple[str, _Event]]:
-        """Return the events after a stored one."""
-        later = itertools.takewhile(lambda other: other != event_id, reversed(self.events))
-        return [(later_id, self.events[later_id]) for later_id in reversed(list(later))]
-
-
-class SessionEvents(EventStore):
-    """The events of one session, whose streams are named by request ids, as in other sessions."""
-
-    def __init__(self, memory: EventMemory) -> None:
-        self._memory = memory
-        self._has_news = asyncio.Event()
-
-    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        self._has_news.set()
-        self._has_news = asyncio.Event()
-        return self._memory.add(self, stream_id, message)
-
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the later events of the same stream; a request's stream ends with the response.
-
-        The SDK would forward new events after the replay, but loses those stored before it begins to
-        (mcp/server/streamable_http.py ``_replay_events``). So it gets only the stream without a request.
-        """
-        last = self._memory.events.get(last_event_id)
-        if last is None or last.store is not self or _is_response(last.message):
-            return None
-        while True:
-            has_news = self._has_news
-            for event_id, event in self._memory.after(last_event_id):
-                last_event_id = event_id
-                if event.store is self and event.stream_id == last.stream_id and event.message is not None:
-                    await send_callback(EventMessage(event.message, event_id))
-                    if _is_response(event.message):
-                        return None
-            if last.stream_id == GET_STREAM_KEY:
-                return last.stream_id
-            await has_news.wait()
-
-
-def _is_response(message: JSONRPCMessage | None) -> bool:
-    return isinstance(message, JSONRPCResponse | JSONRPCError)
-
-
-class ResumableSessions(StreamableHTTPSessionManager):
-    """The sessions of a server, with resumable streams."""
-
-    @functools.cached_property
-    def _memory(self) -> EventMemory:
-        return EventMemory()
-
-    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        # the SDK has one store for all sessions, and passes it only the names of streams
-        self.event_store = SessionEvents(self._memory)
-        return super()._admit_session(requestor)
-
-
-def make_app(agent_server: AgentServer, settings: Settings, host: str) -> HttpGuard:
-    """Make the application to be served on ``host``.
-
-    Raises:
-        ConfigError: other machines can reach it, and no token is set.
-    """
-    # otherwise the first signal would end streams before their results
-    AppStatus.enable_automatic_graceful_drain = False
-    sessions = ResumableSessions(
-        agent_server.build(),
-        # JSON escapes may be longer than the characters that max_args_bytes counts
-        max_request_body_size=max(DEFAULT_MAX_REQUEST_BODY_SIZE, 2 * settings.max_args_bytes),
-        # our guard checks Host and Origin
-        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        retry_interval=RETRY_MS,
-    )
-    app = Starlette(
-        routes=[Route(PATH, endpoint=StreamableHTTPASGIApp(sessions))], lifespan=lambda _: sessions.run()
-    )
-    return guarded(app, settings, host)
-
-
-async def end(agent_server: AgentServer) -> None:
-    """Answer the running calls, then end the open streams."""
-    await agent_server.end()
-    AppStatus.should_exit = True
 
 
 def serve_stdio(agent_server: AgentServer) -> None:

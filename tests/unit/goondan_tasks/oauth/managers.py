@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from goondan_tasks.bundle.resources import OAuthAppResource
+from goondan_tasks.bundle.oauth_app_spec import OAuthAppResource
 from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Consent

@@ -1,19 +1,18 @@
-"""The MCP server of an agent, and the events that reconnecting clients get."""
+"""The MCP server of an agent."""
 
 import asyncio
 from typing import Any
 
 import pytest
 from mcp.client.client import Client
-from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
 from mcp.shared.exceptions import MCPError
-from mcp_types import JSONRPCNotification, JSONRPCResponse
 
 from goondan_tasks.contract.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.contract.output import Progress, ProgressReport
-from goondan_tasks.programs import mcp_server
-from goondan_tasks.programs.mcp_server import AgentServer, EventMemory, SessionEvents, ToolCalls
+from goondan_tasks.programs import mcp_calls
+from goondan_tasks.programs.mcp_calls import ToolCalls
+from goondan_tasks.programs.mcp_server import AgentServer
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
 from tests.unit.goondan_tasks.fake_async_client import FakeAsyncClient
 
@@ -86,7 +85,7 @@ async def ignore(progress: float, total: float | None, message: str | None) -> N
 def test_an_outage_while_a_call_runs_is_not_a_failure_of_the_call(
     on_progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_server, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(mcp_calls, "PAUSE_SECONDS", 0)
 
     async def use() -> Any:
         outcomes = [BrokerUnreachableError("Redis is away.")] * 3 + [result(output={"at": "last"})]
@@ -99,8 +98,8 @@ def test_an_outage_while_a_call_runs_is_not_a_failure_of_the_call(
 def test_an_outage_that_lasts_is_told_with_the_id_of_the_call_that_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mcp_server, "PAUSE_SECONDS", 0)
-    monkeypatch.setattr(mcp_server, "OUTAGE_SECONDS", 0)
+    monkeypatch.setattr(mcp_calls, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(mcp_calls, "OUTAGE_SECONDS", 0)
 
     async def use() -> Any:
         outcomes = [BrokerUnreachableError("Redis is away.")] * 2
@@ -218,61 +217,6 @@ def test_a_call_says_where_it_comes_from_and_keeps_to_the_session() -> None:
     assert one["origin"] == {"connector": "mcp", "client": {"name": "mcp", "version": "0.1.0"}}
 
 
-NEWS = JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params={})
-ANSWER = JSONRPCResponse(jsonrpc="2.0", id=1, result={})
-
-
-def replayed(store: SessionEvents, last_event_id: str) -> tuple[list[Any], str | None]:
-    """Return the messages that come after an event, and the stream that may have more."""
-    messages: list[Any] = []
-
-    async def send(event: EventMessage) -> None:
-        messages.append(event.message)
-
-    return messages, asyncio.run(store.replay_events_after(last_event_id, send))
-
-
-def stored(store: SessionEvents, stream: str, message: Any = None) -> str:
-    return asyncio.run(store.store_event(stream, message))
-
-
-def test_events_after_the_last_one_of_the_same_stream_are_replayed() -> None:
-    store = SessionEvents(EventMemory())
-    first = stored(store, GET_STREAM_KEY)
-    stored(store, "2", ANSWER)
-    stored(store, GET_STREAM_KEY, NEWS)
-
-    assert replayed(store, first) == ([NEWS], GET_STREAM_KEY)
-
-
-def test_response_that_comes_after_the_replay_ends_the_stream_of_its_request() -> None:
-    store = SessionEvents(EventMemory())
-    first = stored(store, "1")
-    messages: list[Any] = []
-
-    async def resume() -> str | None:
-        async def send(event: EventMessage) -> None:
-            messages.append(event.message)
-            if event.message is NEWS:  # as long as a client takes for it
-                await store.store_event("2", ANSWER)
-                asyncio.get_running_loop().call_soon(asyncio.ensure_future, store.store_event("1", ANSWER))
-
-        await store.store_event("1", NEWS)
-        return await store.replay_events_after(first, send)
-
-    assert (asyncio.run(resume()), messages) == (None, [NEWS, ANSWER])
-
-
-def test_a_stream_that_has_its_answer_ends_with_it() -> None:
-    store = SessionEvents(EventMemory())
-    first, second = stored(store, "1"), stored(store, "1", NEWS)
-    third = stored(store, "1", ANSWER)
-
-    assert replayed(store, first) == ([NEWS, ANSWER], None)
-    assert replayed(store, second) == ([ANSWER], None)
-    assert replayed(store, third) == ([], None)
-
-
 def test_a_call_that_is_being_submitted_at_the_end_is_cancelled_too() -> None:
     async def end_amid_a_submission() -> list[str]:
         fake = FakeAsyncClient(outcomes=[result(output=1)], may_submit=asyncio.Event())
@@ -288,27 +232,3 @@ def test_a_call_that_is_being_submitted_at_the_end_is_cancelled_too() -> None:
         return fake.cancelled
 
     assert asyncio.run(end_amid_a_submission()) == [CALL_ID]
-
-
-def test_another_session_is_told_nothing() -> None:
-    memory = EventMemory()
-    one, other = SessionEvents(memory), SessionEvents(memory)
-    first = stored(one, "1")
-    stored(other, "1", NEWS)
-    stored(one, "1", ANSWER)
-
-    assert replayed(other, first) == ([], None)
-    assert replayed(one, first) == ([ANSWER], None)
-
-
-def test_the_oldest_events_are_forgotten_first() -> None:
-    store = SessionEvents(EventMemory(most_bytes=1_500))
-    first, second = stored(store, "1"), stored(store, "1")
-    stored(store, "1", ANSWER)
-
-    assert replayed(store, first) == ([], None)
-    assert replayed(store, second) == ([ANSWER], None)
-
-
-def test_an_event_that_never_was_is_followed_by_nothing() -> None:
-    assert replayed(SessionEvents(EventMemory()), "7") == ([], None)

@@ -1,23 +1,29 @@
 """What Prometheus gets."""
 
-import socket
-import urllib.request
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.testclient import TestClient
 
+from broker_config.settings import Settings
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.contract.errors import BrokerUnreachableError
 from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.contract.schedules import Schedule
 from goondan_tasks.fleet.call_counts import CallCounts, CountedCall, TotalCounts
+from goondan_tasks.fleet.connections import ConnectionStatus
 from goondan_tasks.fleet.crash_backoff import CrashBackoff
 from goondan_tasks.ledger.schedules import SchedulePause, ScheduleState
-from goondan_tasks.programs.metrics import AgentMetrics, ReadCounts, serving
+from goondan_tasks.machine.process import listening, url_of
+from goondan_web.application import make_application
+from goondan_web.doors.metrics import AgentMetrics, ReadCounts, metrics_door
+from goondan_web.server import served
 from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, worker
 
 
@@ -66,10 +72,13 @@ def nothing() -> TotalCounts:
 
 
 def lines(
-    read: object, read_counts: ReadCounts = nothing, read_schedules: Callable[[], list[ScheduleState]] = list
+    read: object,
+    read_counts: ReadCounts = nothing,
+    read_schedules: Callable[[], list[ScheduleState]] = list,
+    read_connections: Callable[[], list[ConnectionStatus]] = list,
 ) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(AgentMetrics(read, read_counts, read_schedules))  # type: ignore[arg-type]
+    registry.register(AgentMetrics(read, read_counts, read_schedules, read_connections))  # type: ignore[arg-type]
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
@@ -154,14 +163,53 @@ def test_without_redis_that_is_all_there_is_to_say() -> None:
     assert lines(away) == ["goondan_up 0.0"]
 
 
-def test_they_are_served_over_http() -> None:
-    with (
-        serving(busy, nothing, list, "127.0.0.1", 0) as url,
-        urllib.request.urlopen(url, timeout=30) as answer,  # noqa: S310
-    ):
-        text = answer.read().decode()
+@contextmanager
+def serving(host: str = "127.0.0.1") -> Iterator[str]:
+    """Serve the metrics; yield their URL."""
+    door = metrics_door(AgentMetrics(busy, nothing, list, list))
+    with listening(host, 0) as server, served(make_application([door], Settings.load(), host), server):
+        yield f"{url_of(server)}/metrics"
 
-    assert 'goondan_workers{agent="coder"} 1.0' in text
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_they_are_served_over_http(encoding: str) -> None:
+    with serving() as url:
+        answer = httpx2.get(url, headers={"Accept-Encoding": encoding}, timeout=30)
+
+    assert answer.headers.get("content-encoding", "identity") == encoding
+    assert 'goondan_workers{agent="coder"} 1.0' in answer.text
+
+
+def test_scraper_may_choose_the_format() -> None:
+    with serving() as url:
+        answer = httpx2.get(
+            url,
+            headers={"Accept": "application/openmetrics-text; version=1.0.0"},
+            timeout=30,
+        )
+
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "text/plain;version=abc",
+        'text/plain; version="1.0.0"',
+        "text/plain;version=1..0",
+        "application/openmetrics-text; version=2.x",
+        f"application/openmetrics-text;version={'9' * 5_000}",
+        "text/plain, application/openmetrics-text;version=",
+    ],
+)
+def test_format_of_an_odd_version_is_the_default_one(accept: str) -> None:
+    door = metrics_door(AgentMetrics(busy, nothing, list, list))
+    client = TestClient(make_application([door], Settings.load(), "127.0.0.1"), base_url="http://127.0.0.1")
+
+    answer = client.get("/metrics", headers={"Accept": accept})
+
+    assert (answer.status_code, answer.headers["content-type"]) == (200, CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def status_for(url: str, host: str) -> int:
@@ -174,38 +222,19 @@ def status_for(url: str, host: str) -> int:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9464", "localhost", "LOCALHOST:1", "[::1]:9464"])
 def test_on_loopback_a_local_host_name_gets_the_metrics(host: str) -> None:
-    with serving(busy, nothing, list, "127.0.0.1", 0) as url:
+    with serving() as url:
         assert status_for(url, host) == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example:9464", "", "localhost.evil.example", "a:b:c", "[::1"])
 def test_on_loopback_a_foreign_host_name_gets_no_metrics(host: str) -> None:
-    with serving(busy, nothing, list, "127.0.0.1", 0) as url:
+    with serving() as url:
         assert status_for(url, host) == 403
 
 
 def test_on_other_addresses_any_host_name_gets_the_metrics() -> None:
-    with serving(busy, nothing, list, "0.0.0.0", 0) as url:
+    with serving("0.0.0.0") as url:
         assert status_for(url, "metrics.internal:9464") == 200
-
-
-def test_half_a_request_is_cut_off_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goondan_tasks.programs.metrics.CONNECTION_SECONDS", 0.3)
-    with serving(busy, nothing, list, "127.0.0.1", 0) as url:
-        address = ("127.0.0.1", int(urlsplit(url).port or 0))
-        with socket.create_connection(address, timeout=30) as half:
-            half.sendall(b"GET /metrics HT")
-            assert half.recv(1) == b""
-        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
-            assert answer.status == 200
-
-
-def test_a_connection_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goondan_tasks.programs.metrics.MAX_CONNECTIONS", 0)
-    with serving(busy, nothing, list, "127.0.0.1", 0) as url:
-        address = ("127.0.0.1", int(urlsplit(url).port or 0))
-        with socket.create_connection(address, timeout=30) as refused:
-            assert refused.recv(1) == b""
 
 
 def test_the_slots_of_schedules_are_counted_by_what_became_of_them() -> None:
@@ -219,4 +248,22 @@ def test_the_slots_of_schedules_are_counted_by_what_became_of_them() -> None:
         'goondan_schedule_slots_total{result="missed",schedule="w/nightly"} 1.0',
         'goondan_schedule_slots_total{result="damaged",schedule="w/nightly"} 0.0',
         'goondan_schedule_paused{schedule="w/nightly"} 1.0',
+    ]
+
+
+def test_connections_are_counted() -> None:
+    def connections() -> list[ConnectionStatus]:
+        chat = ConnectionStatus(
+            workspace="w", name="chat", connector="telegram", state="running", events=7, refused=2
+        )
+        return [chat, chat.model_copy(update={"name": "shop", "state": "stopped", "events": 0})]
+
+    shown = lines(busy, read_connections=connections)
+    assert [line for line in shown if line.startswith("goondan_connection")] == [
+        'goondan_connection_events_total{connection="w/chat",result="accepted"} 7.0',
+        'goondan_connection_events_total{connection="w/chat",result="refused"} 2.0',
+        'goondan_connection_events_total{connection="w/shop",result="accepted"} 0.0',
+        'goondan_connection_events_total{connection="w/shop",result="refused"} 2.0',
+        'goondan_connection_running{connection="w/chat"} 1.0',
+        'goondan_connection_running{connection="w/shop"} 0.0',
     ]

@@ -1,35 +1,25 @@
-"""``goondan callbacks serve``: the completion of calls by ``POST /callbacks/{id}/{token}`` (DESIGN §6).
+"""The door ``callbacks``: the completion of calls by ``POST /callbacks/{id}/{token}`` (DESIGN §6)."""
 
-Needs the extra ``serve``.
-"""
-
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import ceil
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
 
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.contract.errors import (
-    CallNotFoundError,
-    GoondanError,
-    PayloadTooLargeError,
-    ToolInputValidationError,
-)
-from goondan_tasks.contract.failure import ErrorLike, describe
-from goondan_tasks.programs.http import error_response
+from goondan_tasks.client import AsyncClient
+from goondan_tasks.contract.errors import CallNotFoundError, ToolInputValidationError
+from goondan_tasks.contract.failure import ErrorLike
+from goondan_tasks.contract.names import public_paths
+from goondan_web.answers import RequestError, require_json
+from goondan_web.door import Access, Door, DoorContext
 
 PATH = "/callbacks/{call_id}/{token}"
-MEDIA_TYPE = "application/json"
-#: how long receiving a body may take
-BODY_SECONDS = 30.0
 #: a JSON escape may take six bytes for a character of three
 INFLATION = 2
 #: the size of a body without its output
@@ -42,33 +32,25 @@ MOST_WINDOWS = 4_096
 #: in characters; the ids of calls are shorter
 LONGEST_ID = 200
 
-#: the HTTP status of each code
-_STATUSES = {
-    "E_TOOL_INVALID_ARGS": 400,
-    "E_TOOL_BAD_OUTPUT": 400,
-    "E_CALL_NOT_FOUND": 404,
-    "E_CALL_CLOSED": 409,
-    "E_CALL_NOT_PENDING": 409,
-    "E_PAYLOAD_TOO_LARGE": 413,
-    "E_BROKER_UNREACHABLE": 503,
-}
-
-
 #: a client's ``complete_with_token``; takes the call's id, the token, the output and the error
 Complete = Callable[[str, str, Any, ErrorLike | None], Awaitable[None]]
 
 
-def make_app(
-    complete_with_token: Complete,
-    settings: Settings,
-    body_seconds: float = BODY_SECONDS,
-    clock: Callable[[], float] = monotonic,
-) -> Starlette:
-    """Make the application; it also serves below the path of ``PUBLIC_URL``.
+@contextmanager
+def opened(context: DoorContext) -> Iterator[Door]:
+    """Yield the door."""
+    if context.settings.public_url is None:
+        context.note("GOONDAN_PUBLIC_URL is not set here; workers need it to build the URLs.")
+    yield callbacks_door(AsyncClient(context.client).complete_with_token, context.settings)
+
+
+def callbacks_door(
+    complete_with_token: Complete, settings: Settings, clock: Callable[[], float] = monotonic
+) -> Door:
+    """Make the door; it also serves below the path of ``PUBLIC_URL``.
 
     The token in the URL is the only credential, so URLs are never logged.
     """
-    most = INFLATION * settings.max_output_bytes + FRAME_BYTES
     attempts = _Attempts(clock)
 
     async def complete(request: Request) -> Response:
@@ -76,26 +58,19 @@ def make_app(
         origin = request.client.host if request.client else "", call_id[:LONGEST_ID]
         if (seconds := attempts.seconds_closed(origin)) > 0:
             text = "Too many callbacks to this call had a wrong URL."
-            return error_response(429, text, {"Retry-After": str(ceil(seconds))})
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != MEDIA_TYPE:
-            return error_response(415, f"The body must be JSON, with Content-Type: {MEDIA_TYPE}.")
+            raise RequestError(text, status=429, headers={"Retry-After": str(ceil(seconds))})
+        require_json(request.headers)
         try:
-            async with asyncio.timeout(body_seconds):
-                body = await _body(request, most)
-            await complete_with_token(call_id, token, *completion_of(body))
-        except TimeoutError:
-            return error_response(408, f"The body did not come within {body_seconds:g} s.")
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
-        except GoondanError as error:
-            if isinstance(error, CallNotFoundError):
-                attempts.note_wrong(origin)
-            return _failed(error, settings.help_url)
+            await complete_with_token(call_id, token, *completion_of(await request.body()))
+        except CallNotFoundError:
+            attempts.note_wrong(origin)
+            raise
         return JSONResponse({"id": call_id})
 
-    prefixes = {"", urlsplit(settings.public_url or "").path.rstrip("/")}
-    return Starlette(routes=[Route(prefix + PATH, complete, methods=["POST"]) for prefix in sorted(prefixes)])
+    paths = public_paths(PATH, settings.public_url)
+    routes = [Route(path, complete, methods=["POST"]) for path in paths]
+    most = INFLATION * settings.max_output_bytes + FRAME_BYTES
+    return Door("callbacks", "/callbacks", routes, Access.OWN, max_body_bytes=most)
 
 
 class _Attempts:
@@ -146,26 +121,3 @@ def completion_of(body: bytes) -> tuple[Any, str | Mapping[str, Any] | None]:
     if not isinstance(fields["error"], str | dict):
         raise ToolInputValidationError('"error" must be an object with a "message", or text.')
     return None, fields["error"]
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """Read the body.
-
-    Raises:
-        PayloadTooLargeError: the body has more than ``most`` bytes.
-    """
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > most:
-            raise PayloadTooLargeError(
-                f"The body is larger than {most} bytes.",
-                suggestion="Put large data where the agent can read it, and complete the call with its path.",
-            )
-    return bytes(data)
-
-
-def _failed(error: GoondanError, help_url: str) -> Response:
-    status = _STATUSES.get(error.code, 500)
-    headers = {"Retry-After": "5"} if status == 503 else None
-    return JSONResponse({"error": describe(error, help_url=help_url).to_wire()}, status, headers)

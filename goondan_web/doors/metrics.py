@@ -1,15 +1,18 @@
-"""Prometheus metrics of all agents and workers, read from Redis at each scrape."""
+"""The door ``metrics``: Prometheus metrics of all agents and workers, read from Redis at each scrape."""
 
-import socket
-import threading
+import gzip
+import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import accumulate, product
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from broker_config.connections import reporting_outages
 from broker_config.queues import call_queue, events_queue
@@ -22,8 +25,11 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
 from goondan_tasks.fleet.call_counts import BUCKETS, REQUEUED, Times, TotalCounts, WorkerCounts
+from goondan_tasks.fleet.connections import ConnectionStatus
+from goondan_tasks.fleet.http_tokens import READ
 from goondan_tasks.ledger.schedules import SLOT_RESULTS, ScheduleState
-from goondan_tasks.machine.process import is_loopback, names_this_machine
+from goondan_web.callers import require
+from goondan_web.door import Access, Door, DoorContext
 
 #: the codes of settled calls that alerts watch
 _AFTER_DEATHS = (
@@ -33,15 +39,16 @@ _AFTER_DEATHS = (
     ToolPoisonedError.code,
 )
 
-#: how long a connection may take, since a client may send half a request and nothing more
-CONNECTION_SECONDS = 60.0
-#: further connections are closed at once
-MAX_CONNECTIONS = 50
+PATH = "/metrics"
+#: a version in Accept that the library cannot compare with its own
+_ODD_VERSION = re.compile(r"\bversion=(?!\d{1,4}(\.\d{1,4})*\s*([;,]|$))", re.ASCII)
 
 #: returns what is counted of the calls
 ReadCounts = Callable[[], TotalCounts]
 #: returns all schedules
 ReadSchedules = Callable[[], list[ScheduleState]]
+#: returns how all Connections fare
+ReadConnections = Callable[[], list[ConnectionStatus]]
 
 
 def _of_queue(field: str) -> Callable[[AgentStatus], float]:
@@ -84,11 +91,14 @@ class AgentMetrics(Collector):
     """Collects the metrics. ``goondan_up`` is 0 while Redis cannot be reached."""
 
     def __init__(
-        self, read: Callable[[], list[AgentStatus]], read_counts: ReadCounts, read_schedules: ReadSchedules
+        self,
+        read: Callable[[], list[AgentStatus]],
+        read_counts: ReadCounts,
+        read_schedules: ReadSchedules,
+        read_connections: ReadConnections,
     ) -> None:
-        self._read = read
-        self._read_counts = read_counts
-        self._read_schedules = read_schedules
+        self._read, self._read_counts = read, read_counts
+        self._read_schedules, self._read_connections = read_schedules, read_connections
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering the collector does not read Redis."""
@@ -102,6 +112,7 @@ class AgentMetrics(Collector):
                 statuses = self._read()
                 counts = self._read_counts()
                 schedules = self._read_schedules()
+                connections = self._read_connections()
         except BrokerUnreachableError:
             up.add_metric([], 0)
             yield up
@@ -140,6 +151,7 @@ class AgentMetrics(Collector):
         yield settled
         yield from _counted(counts.workers)
         yield from _scheduled(schedules)
+        yield from _connected(connections)
 
 
 def _scheduled(schedules: Iterable[ScheduleState]) -> Iterator[Metric]:
@@ -154,6 +166,20 @@ def _scheduled(schedules: Iterable[ScheduleState]) -> Iterator[Metric]:
             slots.add_metric([one.full_name, result], getattr(one, result))
         paused.add_metric([one.full_name], one.paused is not None)
     yield from (slots, paused)
+
+
+def _connected(connections: Iterable[ConnectionStatus]) -> Iterator[Metric]:
+    events = CounterMetricFamily(
+        "goondan_connection_events", "Events from outside.", labels=["connection", "result"]
+    )
+    running = GaugeMetricFamily(
+        "goondan_connection_running", "1 while a process receives its events.", labels=["connection"]
+    )
+    for one in connections:
+        events.add_metric([one.full_name, "accepted"], one.events)
+        events.add_metric([one.full_name, "refused"], one.refused)
+        running.add_metric([one.full_name], one.state == "running")
+    yield from (events, running)
 
 
 _CALL = ("worker", "process", "agent", "tool")
@@ -207,75 +233,30 @@ def _backlog(statuses: Iterable[AgentStatus]) -> GaugeMetricFamily:
     return gauge
 
 
-class _Connections:
-    """The open connections of a server that has a thread for each; limited in number and time."""
-
-    def __init__(self, close: Callable[[socket.socket], None]) -> None:
-        self._close = close
-        self._timers: dict[socket.socket, threading.Timer] = {}
-
-    def admit(self, connection: socket.socket, _address: object) -> bool:
-        """Return whether a connection may be served."""
-        if len(self._timers) >= MAX_CONNECTIONS:
-            return False
-        self._timers[connection] = timer = threading.Timer(CONNECTION_SECONDS, _cut, [connection])
-        timer.daemon = True
-        timer.start()
-        return True
-
-    def close(self, connection: socket.socket) -> None:
-        """Close a connection, admitted or not."""
-        timer = self._timers.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
-        self._close(connection)
-
-
-def _cut(connection: socket.socket) -> None:
-    with suppress(OSError):  # it is closed already
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def _only_local(app: WSGIApplication) -> WSGIApplication:
-    """Refuse requests whose ``Host`` names another machine: those of a web page (DNS rebinding)."""
-
-    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if names_this_machine(environ.get("HTTP_HOST", "")):
-            return app(environ, start_response)
-        start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-        return [b"The Host header names another machine.\n"]
-
-    return guarded
-
-
 @contextmanager
-def serving(
-    read: Callable[[], list[AgentStatus]],
-    read_counts: ReadCounts,
-    read_schedules: ReadSchedules,
-    host: str,
-    port: int,
-) -> Iterator[str]:
-    """Serve the metrics on a thread during a ``with`` block; yield their URL.
+def opened(context: DoorContext) -> Iterator[Door]:
+    """Yield the door."""
+    client = context.client
+    schedules, connections = client.schedules.list, client.connections
+    yield metrics_door(AgentMetrics(client.agent_statuses, client.call_counts, schedules, connections))
 
-    On a loopback address, only requests to one are answered. Elsewhere Prometheus uses any name of the host.
 
-    Raises:
-        OSError: the address cannot be used.
+def metrics_door(collector: Collector) -> Door:
+    """Make the door.
+
+    Prometheus uses any name of the host, so that without a token every name will do beyond loopback.
     """
     registry = CollectorRegistry()
-    registry.register(AgentMetrics(read, read_counts, read_schedules))
-    server, thread = start_http_server(port, host, registry)
-    if is_loopback(host):
-        server.set_app(_only_local(make_wsgi_app(registry)))
-    connections = _Connections(server.shutdown_request)
-    # the server's class is the package's own
-    setattr(server, "verify_request", connections.admit)  # noqa: B010
-    setattr(server, "shutdown_request", connections.close)  # noqa: B010
-    try:
-        shown_host = f"[{host}]" if ":" in host else host
-        yield f"http://{shown_host}:{server.server_port}/metrics"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    registry.register(collector)
+
+    def scrape(request: Request) -> Response:  # synchronous, so that Starlette runs it in a thread
+        require(request, READ)
+        accept = request.headers.get("accept", "")
+        encode, content_type = choose_encoder("" if _ODD_VERSION.search(accept) else accept)
+        text = encode(registry)
+        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
+        if gzip_accepted(request.headers.get("accept-encoding", "")):
+            return Response(gzip.compress(text), headers={**headers, "Content-Encoding": "gzip"})
+        return Response(text, headers=headers)
+
+    return Door("metrics", PATH, [Route(PATH, scrape)], Access.TOKEN_IF_SET, is_polled=True)

@@ -1,5 +1,6 @@
 """Where redirects arrive, and what is said if the store fails."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,16 +8,24 @@ from pydantic import SecretStr
 from redis.exceptions import ReadOnlyError
 from starlette.testclient import TestClient
 
+from broker_config.settings import Settings
 from goondan_tasks.contract.errors import ConfigError, OAuthStoreError
 from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.callback_app import make_app
 from goondan_tasks.oauth.consent import Callback
+from goondan_web.application import Application, make_application
+from goondan_web.door import DoorContext
+from goondan_web.doors.oauth import oauth_door, opened
 from tests.unit.goondan_tasks.oauth.managers import FakeProvider, an_app
 from tests.unit.goondan_tasks.oauth.records import session
 from tests.unit.goondan_tasks.oauth.stores import RedisVault
 
 STATE = f"as-{1:024x}.{'s' * 43}"
+
+
+def make_app(callback: Callback) -> Application:
+    """Make an application with this door alone."""
+    return make_application([oauth_door(callback, "https://help/")], Settings.load(), "127.0.0.1")
 
 
 def no_agent(*_: Any, **__: Any) -> None:
@@ -41,6 +50,17 @@ def door(error: Exception, public_url: str | None = None, **spec: Any) -> TestCl
     return TestClient(make_app(Callback({app.name: app}, broken, no_agent, wall_clock, public_url)))
 
 
+def test_bundle_without_apps_opens_no_door() -> None:
+    bundle: Any = SimpleNamespace(oauth_apps={})
+    client: Any = None
+
+    with (
+        pytest.raises(ConfigError, match="has no OAuthApps"),
+        opened(DoorContext(Settings.load(), client, lambda: bundle, print)),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("public_url", "base_url", "path"),
     [
@@ -58,6 +78,13 @@ def test_a_proxy_may_leave_the_path_of_the_public_url(
     answers = [client.get(place).status_code for place in (path, "/oauth/callback", f"/no{path}", "/")]
 
     assert answers == [400, 400, 404, 404]
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT"])
+def test_only_get_ends_a_consent(method: str) -> None:
+    answer = door(ReadOnlyError(), redirect={"callbackPath": "/cb"}).request(method, "/cb")
+
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
 
 
 SECRETLESS = {"clientId": {"value": "our-id"}, "clientSecret": {"valueFrom": {"env": "SET_NOWHERE"}}}

@@ -1,7 +1,9 @@
 """Callbacks: completing pending calls over HTTP."""
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,8 +19,9 @@ from goondan_tasks.contract.errors import (
     PayloadTooLargeError,
     ToolOutputError,
 )
-from goondan_tasks.programs import callbacks
-from goondan_tasks.programs.callbacks import MOST_ATTEMPTS, WINDOW_SECONDS, make_app
+from goondan_web.application import Application, make_application
+from goondan_web.doors import callbacks
+from goondan_web.doors.callbacks import MOST_ATTEMPTS, WINDOW_SECONDS, callbacks_door
 
 ADDRESS = "/callbacks/id-1/t0ken"
 MOST = 1_024
@@ -38,6 +41,13 @@ class Completer:
         if self.error is not None:
             raise self.error
         self.completed.append((call_id, token, output, error))
+
+
+def make_app(
+    complete: callbacks.Complete, settings: Settings, clock: Callable[[], float] = monotonic
+) -> Application:
+    """Make an application with this door alone."""
+    return make_application([callbacks_door(complete, settings, clock)], settings, "127.0.0.1")
 
 
 def door(completer: Completer, **settings: Any) -> TestClient:
@@ -133,7 +143,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
 
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": ADDRESS, "headers": headers, "query_string": b""}
-    app = make_app(Completer().complete_with_token, Settings.load(), body_seconds=0.01)
+    app = replace(make_app(Completer().complete_with_token, Settings.load()), body_seconds=0.01)
     asyncio.run(app(scope, receive, send))
 
     assert sent[0]["status"] == 408
@@ -157,7 +167,7 @@ def test_an_output_at_its_limit_fits_though_it_is_escaped() -> None:
         (CallNotPendingError("It waits for an approval."), 409),
         (PayloadTooLargeError("Too large."), 413),
         (ToolOutputError("No JSON."), 400),
-        (BrokerUnreachableError("Redis is away."), 503),
+        (BrokerUnreachableError(), 503),
         (GoondanError("Something else."), 500),
     ],
 )

@@ -1,0 +1,135 @@
+"""The door ``ag-ui``: runs of agents for front ends that speak AG-UI (https://docs.ag-ui.com)."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from broker_config.settings import Settings
+from goondan_tasks.client import Client
+from goondan_tasks.client.reading import Position
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.fleet.http_tokens import APPROVE, CALL
+from goondan_web.callers import require
+from goondan_web.door import Door, DoorContext
+from goondan_web.doors.api.operations import RawRoute, body_of
+from goondan_web.doors.api.wire import InstanceName, Name
+from goondan_web.doors.front_ends.ag_ui_events import AgUiEvents
+from goondan_web.doors.front_ends.requests import (
+    FromPage,
+    no_front_end_tools,
+    path_names,
+    text_of,
+)
+from goondan_web.doors.front_ends.runs import Decision, Runs, turn_identity
+from goondan_web.doors.front_ends.streams import Streams, front_end_door
+
+PATH = "/ag-ui"
+
+
+class MessageIn(FromPage):
+    """A message of the conversation, of which only the last one is read: the agent has its own history."""
+
+    role: str
+    content: Any = None
+
+
+class ResumeIn(FromPage):
+    """The answer to an interrupt."""
+
+    interrupt_id: Name
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+    def decision(self) -> Decision:
+        """Return what was decided.
+
+        Raises:
+            ToolInputValidationError: the payload does not say it.
+        """
+        if self.status == "cancelled":
+            return Decision(self.interrupt_id, is_approved=False)
+        payload = self.payload if isinstance(self.payload, dict) else {"approved": self.payload}
+        approved, reason = payload.get("approved"), payload.get("reason", "")
+        if not isinstance(approved, bool) or not isinstance(reason, str):
+            raise ToolInputValidationError(
+                f"resume: the payload for {self.interrupt_id} does not say what was decided.",
+                suggestion='Send {"approved": true} or {"approved": false, "reason": "…"} as its payload.',
+            )
+        return Decision(self.interrupt_id, approved, reason)
+
+
+class RunAgentInput(FromPage):
+    """A request to run an agent."""
+
+    thread_id: InstanceName
+    run_id: Name
+    messages: list[MessageIn]
+    tools: list[Any] = Field(default_factory=list)
+    state: Any = None
+    context: list[Any] = Field(default_factory=list)
+    forwarded_props: Any = None
+    resume: Annotated[list[ResumeIn], Field(max_length=100)] | None = None
+
+    def text(self) -> str:
+        """Return what the agent is asked.
+
+        Raises:
+            ToolInputValidationError: the last message is not the user's, or not text.
+        """
+        if not self.messages or self.messages[-1].role != "user":
+            raise ToolInputValidationError(
+                "messages: the last one must be the user's: it is what the agent is asked."
+            )
+        return text_of(self.messages[-1].content)
+
+    def metadata(self) -> JsonObject:
+        """Return what else code of the agent may read, as ``event.metadata["agUi"]``."""
+        given = {"state": self.state, "context": self.context, "forwardedProps": self.forwarded_props}
+        filled = {name: value for name, value in given.items() if value not in (None, {}, [])}
+        return {"agUi": filled} if filled else {}
+
+
+@contextmanager
+def opened(context: DoorContext) -> Iterator[Door]:
+    """Yield the door."""
+    yield ag_ui_door(context.client, context.settings)
+
+
+def ag_ui_door(client: Client, settings: Settings) -> Door:
+    """Make the door."""
+    runs, streams = Runs(client), Streams(settings.help_url)
+
+    async def run(request: Request) -> Response:
+        agent = path_names(request)["agent"]
+        caller = require(request, CALL + agent)
+        asked = await body_of(request, RunAgentInput)
+        no_front_end_tools(asked.tools)
+        mapper = AgUiEvents(asked.thread_id, asked.run_id)
+        if asked.resume:
+            require(request, APPROVE)
+            decisions = [entry.decision() for entry in asked.resume]
+            return streams.answer(await runs.decide(agent, asked.thread_id, decisions, caller.name), mapper)
+        turn_id = await runs.begin(
+            agent, asked.thread_id, asked.run_id, asked.text(), caller.auth_for(None), asked.metadata()
+        )
+        return streams.answer(runs.turn(turn_id), mapper)
+
+    async def attach(request: Request) -> Response:
+        names = path_names(request)
+        caller = require(request, CALL + names["agent"])
+        after = request.query_params.get("after", request.headers.get("last-event-id"))
+        place = None if after is None else Position.of(after)
+        turn_id = turn_identity(names["agent"], names["thread_id"], names["run_id"])
+        await runs.require(turn_id, caller)
+        return streams.answer(runs.turn(turn_id), AgUiEvents(names["thread_id"], names["run_id"]), place)
+
+    routes: Sequence[RawRoute] = [
+        RawRoute(f"{PATH}/{{agent}}", run, methods=["POST"]),
+        RawRoute(f"{PATH}/{{agent}}/threads/{{thread_id}}/runs/{{run_id}}", attach, methods=["GET"]),
+    ]
+    return front_end_door("ag-ui", PATH, routes, streams, settings)

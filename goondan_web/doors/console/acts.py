@@ -1,0 +1,190 @@
+"""What the forms of the console do. Each leads back to a page that says what was done."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from goondan_tasks.contract.errors import (
+    CallClosedError,
+    CallNotFoundError,
+    NotReplayableError,
+    ToolInputValidationError,
+)
+from goondan_tasks.fleet.http_tokens import ADMIN, APPROVE, CALL
+from goondan_tasks.ledger.record import CallRecord
+from goondan_web.doors.console.asking import Act, Acting
+from goondan_web.doors.console.calls import kind_of
+from goondan_web.doors.console.rendering import PATH, at
+
+#: what each act says afterwards, by the word in the address of the page that it leads to
+_SAID: Mapping[str, str] = MappingProxyType(
+    {
+        "cancelled": "The call is cancelled; a running one is told to stop.",
+        "completed": "The call is completed.",
+        "approved": "The call is approved, and runs.",
+        "denied": "The call is denied, and has ended.",
+        "replayed": "The dead letters run again, as new calls.",
+        "dropped": "The dead letters are dropped; their records stay until they expire.",
+        "paused": "It is paused: what waits stays in its queue, and what runs goes on.",
+        "resumed": "It goes on.",
+        "drains": "The worker takes no more calls, and ends when those that run have ended.",
+        "fired": "The schedule has fired.",
+        "deleted": "The instance is deleted, with its conversation and files.",
+    }
+)
+
+
+def said(word: str | None) -> str | None:
+    """Return what was done, in words; ``None`` if nothing was."""
+    return _SAID.get(word or "")
+
+
+def _after(word: str, *parts: str) -> str:
+    return f"{at(*parts)}?done={word}"
+
+
+def cancel(acting: Acting) -> str:
+    """Cancel a call."""
+    _calling(acting)
+    acting.client.cancel(acting.path["id"])
+    return _after("cancelled", "calls", acting.path["id"])
+
+
+def resolve(acting: Acting) -> str:
+    """Complete a pending call with the output of the form, which is JSON."""
+    _calling(acting)
+    acting.client.resolve(acting.path["id"], acting.json("output", b"null"))
+    return _after("completed", "calls", acting.path["id"])
+
+
+def fail(acting: Acting) -> str:
+    """Complete a pending call with an error."""
+    _calling(acting)
+    if not (message := acting.text("message")):
+        raise ToolInputValidationError("The error needs a message.")
+    acting.client.fail(acting.path["id"], {"message": message})
+    return _after("completed", "calls", acting.path["id"])
+
+
+def _calling(acting: Acting) -> None:
+    if not acting.caller.may(ADMIN):
+        acting.require(CALL + acting.client.record(acting.path["id"]).call.agent_name)
+
+
+def approve(acting: Acting) -> str:
+    """Approve a call, in the caller's name."""
+    acting.require(APPROVE)
+    acting.client.approve(acting.path["id"], _name(acting))
+    return _after("approved", "approvals")
+
+
+def deny(acting: Acting) -> str:
+    """Deny a call, with a reason that the agent reads."""
+    acting.require(APPROVE)
+    acting.client.deny(acting.path["id"], acting.text("reason"), _name(acting))
+    return _after("denied", "approvals")
+
+
+def _name(acting: Acting) -> str:
+    """Return the user of the caller, or the name of its token."""
+    user = (acting.caller.auth or {}).get("subjects", {}).get("user")
+    return str(user) if user else acting.caller.name
+
+
+def replay(acting: Acting) -> str:
+    """Run one dead letter again, even one that was replayed before."""
+    acting.require(ADMIN)
+    call = acting.client.replay(acting.path["id"], again=True)
+    return _after("replayed", "calls", call.id)
+
+
+def drop(acting: Acting) -> str:
+    """Drop one dead letter."""
+    acting.require(ADMIN)
+    acting.client.drop(acting.path["id"])
+    return _after("dropped", "dead-letters")
+
+
+def replay_group(acting: Acting) -> str:
+    """Run the dead letters of a group again that were not replayed before."""
+    return _each(acting, "replayed", lambda letter: acting.client.replay(letter.id))
+
+
+def drop_group(acting: Acting) -> str:
+    """Drop the dead letters of a group."""
+    return _each(acting, "dropped", lambda letter: acting.client.drop(letter.id))
+
+
+def _each(acting: Acting, word: str, act: Callable[[CallRecord], object]) -> str:
+    acting.require(ADMIN)
+    kind = acting.text("agent"), acting.text("tool"), acting.text("code")
+    for letter in acting.client.dead_letters(kind[0], None):
+        if kind_of(letter) == kind and (word == "dropped" or letter.replayed_by is None):
+            try:
+                act(letter)
+            except (CallClosedError, CallNotFoundError, NotReplayableError):
+                continue  # another person was faster, or its record has expired: the page shows what is left
+    return _after(word, "dead-letters")
+
+
+def _administered(word: str, page: str, act: Callable[[Acting], object]) -> Callable[[Acting], str]:
+    """Return what does something that needs the scope ``admin``, and leads to a page."""
+
+    def administer(acting: Acting) -> str:
+        acting.require(ADMIN)
+        act(acting)
+        return _after(word, page)
+
+    return administer
+
+
+def _pause(acting: Acting) -> None:
+    tool = acting.text("tool") or None
+    acting.client.pause(acting.path["agent"], tool, acting.text("reason"), _name(acting))
+
+
+def _resume(acting: Acting) -> None:
+    acting.client.resume(acting.path["agent"], acting.text("tool") or None)
+
+
+def _drain(acting: Acting) -> None:
+    acting.client.shutdown(worker=acting.path["name"], reason=f"asked by {_name(acting)} in the console")
+
+
+def _run_schedule(acting: Acting) -> None:
+    acting.client.schedules.run(acting.path["name"])
+
+
+def _pause_schedule(acting: Acting) -> None:
+    acting.client.schedules.pause(acting.path["name"], acting.text("reason"), _name(acting))
+
+
+def _resume_schedule(acting: Acting) -> None:
+    acting.client.schedules.resume(acting.path["name"])
+
+
+def _delete_instance(acting: Acting) -> None:
+    acting.client.delete_instance(acting.path["key"], acting.path["agent"])
+
+
+_SCHEDULE = f"{PATH}/schedules/{{name}}"
+ACTS = (
+    Act(f"{PATH}/calls/{{id}}/cancel", cancel),
+    Act(f"{PATH}/calls/{{id}}/resolve", resolve),
+    Act(f"{PATH}/calls/{{id}}/fail", fail),
+    Act(f"{PATH}/approvals/{{id}}/approve", approve),
+    Act(f"{PATH}/approvals/{{id}}/deny", deny),
+    Act(f"{PATH}/dead-letters/{{id}}/replay", replay),
+    Act(f"{PATH}/dead-letters/{{id}}/drop", drop),
+    Act(f"{PATH}/dead-letters/replay", replay_group),
+    Act(f"{PATH}/dead-letters/drop", drop_group),
+    Act(f"{PATH}/agents/{{agent}}/pause", _administered("paused", "queues", _pause)),
+    Act(f"{PATH}/agents/{{agent}}/resume", _administered("resumed", "queues", _resume)),
+    Act(f"{PATH}/workers/{{name}}/drain", _administered("drains", "workers", _drain)),
+    Act(f"{_SCHEDULE}/run", _administered("fired", "schedules", _run_schedule)),
+    Act(f"{_SCHEDULE}/pause", _administered("paused", "schedules", _pause_schedule)),
+    Act(f"{_SCHEDULE}/resume", _administered("resumed", "schedules", _resume_schedule)),
+    Act(
+        f"{PATH}/conversations/{{agent}}/{{key}}/delete",
+        _administered("deleted", "conversations", _delete_instance),
+    ),
+)

@@ -1,0 +1,101 @@
+"""What a page is asked for, what a form asks to be done, and what answers them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from starlette.responses import Response
+
+from broker_config import serializer
+from goondan_tasks.client import Client
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_web.callers import Caller, MissingScopeError
+from goondan_web.doors.console.rendering import Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A request for a page."""
+
+    client: Client
+    #: the names in the path, decoded
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    caller: Caller
+
+    def chosen(self, name: str) -> str | None:
+        """Return what a filter chooses; ``None`` for all."""
+        return self.query.get(name, "").strip() or None
+
+    def number(self, name: str, usual: int, most: int) -> int:
+        """Return a whole number of the query.
+
+        Raises:
+            ToolInputValidationError: it is none.
+        """
+        text = self.query.get(name) or str(usual)
+        if not (text.isascii() and text.isdecimal()):
+            raise ToolInputValidationError(f"{name} is {text[:100]!r}, which is not a whole number.")
+        return max(1, min(int(text[:9]), most))
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """A form that was sent."""
+
+    client: Client
+    path: Mapping[str, str]
+    form: Mapping[str, str]
+    caller: Caller
+
+    def text(self, name: str) -> str:
+        """Return a field of the form, without spaces around it; empty if it is missing."""
+        return self.form.get(name, "").strip()
+
+    def json(self, name: str, default: bytes) -> Any:
+        """Return a field of the form that is JSON.
+
+        Raises:
+            ToolInputValidationError: it is not.
+        """
+        try:
+            return serializer.decode(self.text(name).encode() or default)
+        except serializer.NotJsonError as error:
+            raise ToolInputValidationError(f"The field {name} is not JSON: {error}.") from error
+
+    @property
+    def request_key(self) -> str | None:
+        """The key of this form as it is filled in, if it has one: sent twice, it is one request."""
+        return sha256(serializer.encode(dict(self.form))).hexdigest() if self.text("once") else None
+
+    def require(self, scope: str) -> None:
+        """Refuse a caller without a scope.
+
+        Raises:
+            MissingScopeError: the caller may not do this.
+        """
+        if not self.caller.may(scope):
+            raise MissingScopeError(f"{self.caller.name} lacks the scope {scope}.")
+
+
+#: blocks; raises errors of the tree
+Show = Callable[[Asking], Shown | Response]
+#: blocks; returns the address of the page to go on with; raises errors of the tree
+Do = Callable[[Acting], str]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A page, and what shows it."""
+
+    path: str
+    show: Show
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a form does."""
+
+    path: str
+    act: Do

@@ -1,0 +1,94 @@
+"""Pages about conversations: a list of instances, and one with its messages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from goondan_tasks.contract.errors import ConversationError, InstanceNotFoundError
+from goondan_tasks.contract.messages import Message
+from goondan_tasks.contract.model_messages import told_text
+from goondan_web.doors.console.asking import Asking, View
+from goondan_web.doors.console.calls import USUAL_ROWS, row_of, shown_json
+from goondan_web.doors.console.rendering import PATH, Shown
+
+#: the most instances that a list shows
+_MOST_INSTANCES = 1_000
+#: how many characters of arguments stand beside the name of a tool
+_LINE = 120
+
+
+def list_instances(asking: Asking) -> Shown:
+    """Show the instances, the one used last first."""
+    agent, text = asking.chosen("agent"), asking.chosen("key")
+    found = asking.client.instances(agent)
+    found = [one for one in found if text is None or text in one.instance_key]
+    found.sort(key=lambda one: one.last_used_at, reverse=True)
+    limit = asking.number("limit", USUAL_ROWS, _MOST_INSTANCES)
+    data = {
+        "rows": found[:limit],
+        "count": len(found),
+        "agents": sorted(asking.client.agents()),
+        "filter": {"agent": agent, "key": text},
+        "more": min(_MOST_INSTANCES, limit * 4) if limit < min(len(found), _MOST_INSTANCES) else None,
+    }
+    return Shown("instances.html", "Conversations", data)
+
+
+def show_instance(asking: Asking) -> Shown:
+    """Show a conversation: its messages, and the calls and Turns that have not ended."""
+    client, agent, key = asking.client, asking.path["agent"], asking.path["key"]
+    info = next(iter(client.instances(agent, key)), None)
+    if info is None:
+        raise InstanceNotFoundError(f"Agent {agent[:200]!r} has no instance {key[:200]!r}.")
+    messages, trouble = _messages(asking, agent, key)
+    before = asking.number("before", len(messages), max(1, len(messages)))
+    first = max(0, before - USUAL_ROWS)
+    calls = [row_of(one) for one in client.calls(agent, USUAL_ROWS, instance=key)]
+    data = {
+        "info": info,
+        "messages": [_message(one) for one in messages[first:before]],
+        "earlier": first or None,
+        "count": len(messages),
+        "trouble": trouble,
+        "open": [call for call in calls if call["finishedAt"] is None],
+        "calls": calls[:10],
+    }
+    return Shown("instance.html", key, data)
+
+
+def _messages(asking: Asking, agent: str, key: str) -> tuple[list[Message], str | None]:
+    """Return the messages, and why there are none if they cannot be read here."""
+    try:
+        return asking.client.conversation(agent, key), None
+    except ConversationError as error:
+        return [], str(error)
+
+
+def _message(message: Message) -> dict[str, Any]:
+    content = message.data.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    return {
+        "id": message.id,
+        "role": str(message.data.get("role")),
+        "at": message.created_at if message.created_at[:1].isdigit() else None,
+        "parts": [_part(one if isinstance(one, Mapping) else {"type": "text", "text": one}) for one in parts],
+    }
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    kind, name = str(part.get("type")), str(part.get("toolName"))
+    match kind:
+        case "text" | "reasoning":
+            return {"kind": kind, "text": str(part.get("text", ""))}
+        case "tool-call":
+            args = shown_json(part.get("input"))["text"]
+            return {"kind": kind, "tool": name, "args": args, "line": " ".join(args[:_LINE].split())}
+        case "tool-result":
+            text, failed = told_text(part.get("output"))
+            return {"kind": kind, "tool": name, "text": text, "failed": failed}
+    return {"kind": "other", "text": kind}
+
+
+PAGES = (
+    View(f"{PATH}/conversations", list_instances),
+    View(f"{PATH}/conversations/{{agent}}/{{key}}", show_instance),
+)
