@@ -60,7 +60,7 @@ def require_ours(*packages: str) -> None:
 
 def main() -> None:
     """Run the command line, unless another package hides ours."""
-    found = clash("broker_config", "goondan_tasks", "workers")
+    found = clash("broker_config", "goondan_tasks", "goondan_web", "workers")
     if found is None:
         from goondan_tasks.cli import main as run
 

@@ -1,6 +1,6 @@
 """Agents and instances: ``queues``, ``agents``, ``catalog``, ``shutdown``, ``instances`` and ``gc``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
@@ -140,9 +140,20 @@ def queues(session: Session, client: Client, agent: OfAgent = None, watch: Watch
         losses = (on_one_line(f"{row.agent}: {row.losses}") for row in rows if row.losses)
         pauses = (f"{on_one_line(one.target)} is {one.text}" for row in rows for one in row.paused)
         document = [row.model_dump(by_alias=True) for row in rows]
-        return replace(found, document=document, notes=(*found.notes, *losses, *pauses))
+        return replace(
+            found, document=document, notes=(*found.notes, *losses, *pauses, *_unhandled(client, rows))
+        )
 
     return write_or_watch(look, session.output, watch)
+
+
+def _unhandled(client: Client, rows: Iterable[QueueStatus]) -> Iterator[str]:
+    """Yield a note on each agent whose events wait, and whose workers do not handle them."""
+    waiting = [row.agent for row in rows if row.events or row.mailboxes]
+    records = client.agents() if waiting else {}
+    for agent in waiting:
+        if agent in records and (reason := records[agent].unhandled) is not None:
+            yield f"{agent}: {reason}"
 
 
 @takes_client
@@ -435,7 +446,7 @@ def show_instance(
     Conversations are files in the instance's directory, so --messages works only where the state root is, for
     example on the worker's machine. Results of tools are shortened, except with --json.
     """
-    found = [info for info in client.instances(agent) if info.instance_key == key]
+    found = client.instances(agent, key)
     if not found:
         whose = "" if agent is None else f" of agent {agent!r}"
         raise InstanceNotFoundError(f"No instance {key!r}{whose}.")

@@ -397,7 +397,7 @@ def init(
         written = yaml.safe_dump(spec, default_flow_style=True, sort_keys=False, width=1_000)
         texts[_MODEL_FILE] = texts[_MODEL_FILE].replace(_MODEL_SPEC, written.strip())
     files = [directory / path for path in texts]
-    _write(dict(zip(files, texts.values(), strict=True)))
+    write_new(dict(zip(files, texts.values(), strict=True)))
     place = shlex.quote(str(directory))
     dev, test = f"goondan dev {place}", f"python -m pytest {place}"
     text = "\n".join(f"wrote {printable(str(file))}" for file in files)
@@ -479,7 +479,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _write(texts: Mapping[Path, str]) -> None:
+def write_new(texts: Mapping[Path, str]) -> None:
     """Write all files or none.
 
     Raises:

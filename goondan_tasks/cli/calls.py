@@ -13,7 +13,7 @@ from rich.text import Text
 from broker_config import serializer
 from goondan_tasks.authoring.handoff import EventFields, accepted, handoff_error, not_answered, request_result
 from goondan_tasks.authoring.tool_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.cli.live_output import progress_text, show_turn, wait_for_result
+from goondan_tasks.cli.live_output import show_turn, wait_for_result
 from goondan_tasks.cli.options import (
     At,
     Auth,
@@ -21,6 +21,7 @@ from goondan_tasks.cli.options import (
     CallIds,
     Delay,
     Instance,
+    Keep,
     OfAgent,
     Origin,
     OutputSchema,
@@ -129,6 +130,7 @@ def request(
     output_schema: OutputSchema = None,
     delay: Delay = None,
     at: At = None,
+    keep: Keep = None,
     timeout: Annotated[
         float,
         seconds_option("Wait at most S seconds, then tell the agent to stop.", parser=parse_positive_seconds),
@@ -141,7 +143,12 @@ def request(
     """
     output, is_shown = session.output, False
     fields = EventFields(
-        instance_key=instance, event_type=event_type, auth=auth, origin=origin, output_schema=output_schema
+        instance_key=instance,
+        event_type=event_type,
+        auth=auth,
+        origin=origin,
+        output_schema=output_schema,
+        keep=keep,
     )
     fields.update(cast("EventFields", moment_fields(delay, at)))
     if detach:
@@ -183,12 +190,13 @@ def send(
     origin: Origin = None,
     delay: Delay = None,
     at: At = None,
+    keep: Keep = None,
 ) -> None:
     """Send an agent an event and print its id, for `goondan trace` and `goondan result`.
 
     The exit code is 0 as soon as the event is in the agent's mailbox, or scheduled.
     """
-    fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin)
+    fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin, keep=keep)
     fields.update(cast("EventFields", moment_fields(delay, at)))
     sent = client.send(agent, input, **fields)
     session.output.give(sent.to_wire(), sent.id)
@@ -208,7 +216,7 @@ def result(session: Session, client: Client, call_id: CallId, timeout: Timeout =
         try:
             answer = pending.result(0)
         except WaitTimeout:
-            progress = "" if record.progress is None else f", {progress_text(record.progress)}"
+            progress = "" if record.progress is None else f", {on_one_line(record.progress.text)}"
             facts = f"{call_name(record)}, queued {local_time(record.queued_at)}{progress}"
             return session.output.give(
                 record.to_wire(), on_one_line(f"{record.state_text(wall_clock())}: {facts}")

@@ -15,6 +15,7 @@ from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.authoring.changesets_api import ChangesetError, CommitResult, RollbackResult
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.bundle.workspaces import declared_workspace
 from goondan_tasks.changesets.changesets import (
     Changesets,
     CommitLock,
@@ -51,7 +52,6 @@ from goondan_tasks.revisions.active import (
     RevisionState,
     await_activation,
 )
-from goondan_tasks.revisions.bootstrap import declared_workspace
 from goondan_tasks.revisions.checkouts import RevisionSource
 
 #: how long commands wait for the workers by default

@@ -25,15 +25,14 @@ from goondan_tasks.cli.output import (
     write_failure,
 )
 from goondan_tasks.cli.session import Session, can_ask, takes_client
-from goondan_tasks.client import Client, PendingCall, ToolAnswered, ToolCalled, TurnEnded, TurnEvent
-from goondan_tasks.client.turn_events import TurnFollower
+from goondan_tasks.client import Client, PendingCall, TurnEnded, TurnEvent
+from goondan_tasks.client.decisions import DecidedCall
+from goondan_tasks.client.following import CHAT_SECONDS, FollowTerms, TurnFollower
 from goondan_tasks.contract.errors import (
-    CallClosedError,
     CallNotFoundError,
     GoondanError,
     HandoffError,
     ToolCancelledError,
-    WaitTimeout,
 )
 from goondan_tasks.contract.events import completion_id
 from goondan_tasks.contract.messages import JsonObject
@@ -161,7 +160,7 @@ class Chat:
 
     def _turn(self, input: Any) -> None:
         """Ask the agent, show its Turn, and ask about calls in it that wait for an approval."""
-        fields = EventFields(instance_key=self.instance, **self.fields)
+        fields = EventFields(instance_key=self.instance, keep=CHAT_SECONDS, **self.fields)
         try:
             _, follower = self.client.following(self.agent, input, timeout=self.limit, **fields)
         except GoondanError as error:
@@ -170,7 +169,7 @@ class Chat:
             self._decide(follower.event_id)
         return None
 
-    def _follow(self, follower: TurnFollower, agent: str, call: "_DecidedCall | None" = None) -> bool:
+    def _follow(self, follower: TurnFollower, agent: str, call: DecidedCall | None = None) -> bool:
         """Show a Turn; return whether it has ended. Neither an error nor Ctrl-C ends the session."""
         live = Screen() if sys.stdout.isatty() else None
         shown = TurnView(self.client, agent, live=live, reasoning=self.reasoning)
@@ -242,7 +241,7 @@ class Chat:
             said = input("Approve? [y/N, or why not] ").strip()
         except (EOFError, KeyboardInterrupt):
             return self._say(f"\nNot decided. Later: {later}")
-        call = _DecidedCall(self.client, record)
+        call = DecidedCall(self.client, record)
 
         def begin() -> PendingCall:
             if said.lower() in {"y", "yes"}:
@@ -251,44 +250,7 @@ class Chat:
                 self.client.deny(record.id, "" if said.lower() in {"n", "no"} else said, login())
             return self.client.expect(follower.event_id, call.look)
 
-        follower = self.client.follower(completion_id(record.call, record.id), begin)
+        follower = self.client.follower(completion_id(record.call, record.id), begin, FollowTerms(opens=True))
         if self._follow(follower, record.call.agent_name, call):
             self._decide(follower.event_id)
         return None
-
-
-@dataclass(slots=True)
-class _DecidedCall:
-    """A call that a person has decided about, until its agent gets the result."""
-
-    client: Client
-    record: CallRecord
-    is_shown: bool = False
-    has_ended: bool = False
-    #: whether it has run and now waits for completion from outside
-    comes_later: bool = False
-
-    def look(self, event_id: str) -> str:
-        """Return the state of the event that brings the agent the result; the call may still run."""
-        with suppress(CallNotFoundError):
-            return self.client.look(event_id)
-        return "queued"
-
-    def events(self) -> Iterator[TurnEvent]:
-        """Yield the call once, and its result once there is one."""
-        call, call_id = self.record.call, self.record.id
-        if not self.is_shown:
-            self.is_shown = True
-            yield ToolCalled(step=0, id=call.shown_id, call_id=call_id, tool=call.tool_name, args=call.args)
-        if not self.has_ended:
-            with suppress(WaitTimeout):
-                result = self.client.pending(call_id).result(0)
-                self.has_ended, self.comes_later = True, result.status == "pending"
-                yield ToolAnswered.of(result, 0)
-
-    def cancel(self) -> bool:
-        """Cancel the call; return whether it was still open."""
-        with suppress(CallClosedError, CallNotFoundError):
-            self.client.cancel(self.record.id)
-            return True
-        return False

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.text import Text
 
-from goondan_tasks.bundle.resources import API_VERSION
+from goondan_tasks.bundle.resource import API_VERSION
 from goondan_tasks.cli.bundles import model_spec
 from goondan_tasks.cli.options import flag
 from goondan_tasks.cli.output import (

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import shlex
+import subprocess
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,21 +20,23 @@ from rich.text import Text
 
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis, PortInUse
+from broker_config.hard_end import END_SECONDS
 from broker_config.options import CONCURRENCY
 from broker_config.process_group import ProcessGroup
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.bundle import BundleError, inspect_bundle
 from goondan_tasks.bundle.entries import Prober, bundle_entries
 from goondan_tasks.bundle.inventory import read_text
+from goondan_tasks.bundle.oauth_app_spec import OAuthAppResource
+from goondan_tasks.cli.addresses import why_not_free
 from goondan_tasks.cli.bundles import finding_text, install_requirements
 from goondan_tasks.cli.folder import VARIABLES, CheckedBundle, FolderRevisions, InstalledPackages, changes_of
 from goondan_tasks.cli.options import BundleArgument, Concurrency, Install, Verbose, flag
 from goondan_tasks.cli.output import (
     Screen,
 )
-from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, node_name, why_not_free
+from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, node_name
 from goondan_tasks.cli.session import (
-    END_SECONDS,
     Interruption,
     Session,
     chosen_bundle,
@@ -41,7 +44,7 @@ from goondan_tasks.cli.session import (
     require_broker,
     takes_session,
 )
-from goondan_tasks.connectors.connections import runnable
+from goondan_tasks.connectors.connections import answering, runnable
 from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError, GoondanError, require_extra
 from goondan_tasks.contract.redaction import KNOWN_SECRETS, is_named_as_secret
 from goondan_tasks.contract.wording import printable
@@ -49,6 +52,7 @@ from goondan_tasks.fleet.agent_registry import AgentRecord, describe_agents
 from goondan_tasks.instances.earlier import earlier_workspace
 from goondan_tasks.instances.table import encoded, instances_directory
 from goondan_tasks.machine import javascript
+from goondan_tasks.machine.process import is_loopback, url_at
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import (
     PROGRAM,
@@ -60,8 +64,13 @@ from goondan_tasks.orchestrator.supervisor import (
 )
 from goondan_tasks.revisions.active import Activation
 
-_FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
+#: how many ports from the usual one on are tried
+_PORTS = 100
+#: where GOONDAN_HTTP_PORT names any free one
+_HTTP_PORT = 8765
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s:]*:([^/@\s]+)@")
+#: how long dev waits for a server to give its port to the next one
+_SERVER_END_SECONDS = 5.0
 _OWN_NAME, _NARROWEST = "dev", 15
 #: a change of these files restarts workers that run the folder itself
 _CODE = {".py", ".yaml", ".yml", *javascript.SUFFIXES}
@@ -93,10 +102,11 @@ def dev(
         bool, flag("Run a worker for each agent, not one for all of them.", "--worker-per-agent")
     ] = False,
     with_flower: Annotated[bool, flag("Also run Flower.", "--flower/--no-flower")] = True,
+    with_server: Annotated[bool, flag("Also serve HTTP.", "--serve/--no-serve")] = True,
     install: Install = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run Redis, a worker for all agents, the Connections and Flower, until Ctrl-C.
+    """Run Redis, a worker for all agents, the Connections, `goondan serve` and Flower, until Ctrl-C.
 
     When the bundle changes, it is checked and the workers load it without a restart; running calls finish
     with the code they began with. While the bundle has errors, the workers keep the last valid version.
@@ -106,7 +116,7 @@ def dev(
     """
     if path is not None and context.params["bundle"] is not None:
         raise typer.BadParameter("give the bundle either as BUNDLE or with --bundle.")
-    require_extra("all", "celery", "flower", "httpx2", "watchfiles")
+    require_extra("all", "celery", "flower", "httpx2", "uvicorn", "watchfiles")
     bundle = path.absolute() if path else chosen_bundle(session.settings)
     screen, interruption = DevScreen(), Interruption(session.settings.grace_seconds + END_SECONDS)
     if install:
@@ -121,18 +131,21 @@ def dev(
         with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
             command = partial(worker_command, concurrency=concurrency, verbose=verbose)
             rules = Rules(is_always_needed=True, are_together=not worker_per_agent)
-            running = _Dev(session, check, screen, group, redis, command, rules)
+            server = _server_url(settings) if with_server else None
+            running = _Dev(session, check, screen, group, redis, command, rules, server)
             running.serve()
             url = running.start_flower() if with_flower else None
             checked, is_own = check.passed, own is not None
-            screen.places(settings, url, bundle, checked.workspace, mode=running.mode, is_own_redis=is_own)
+            places = {"Flower": url, "HTTP": server}
+            screen.places(settings, places, bundle, checked.workspace, mode=running.mode, is_own_redis=is_own)
             earlier = earlier_workspace(checked.bundle, settings, redis)
             if earlier is not None and not earlier.is_past:
                 screen.say(f"{earlier.message}\n{earlier.remedy}")
             if session.output.as_json:
                 agents = [agent.name for agent in checked.agents]
                 started = {"bundle": str(bundle), "agents": agents, "workspace": checked.workspace}
-                session.output.document({**started, "redisUrl": settings.redis_url, "flowerUrl": url})
+                urls = {"flowerUrl": url, "serverUrl": server}
+                session.output.document({**started, "redisUrl": settings.redis_url, **urls})
             packages = InstalledPackages()
             for changed in changes_of(bundle, settings.state_root_path, interruption.asked, screen.say):
                 if own is not None and own.process.poll() is not None:
@@ -198,8 +211,10 @@ class _Dev:
         redis: Redis,
         worker_command: Callable[[Sequence[str]], Sequence[str]],
         rules: Rules,
+        server_url: str | None = None,
     ) -> None:
         self._session, self._settings = session, session.settings
+        self._server_url = server_url
         self._check, self._screen, self._redis, self._rules = check, screen, redis, rules
         self._group, self._environment = group, session.environment(bundle=check.path)
         self._supervisor = Supervisor(
@@ -218,6 +233,10 @@ class _Dev:
         self._is_ready = self._is_valid = True
         #: runs the Connections, if the bundle has any
         self._connections: KeptProgram | None = None
+        #: serves HTTP, unless nothing is to
+        self._server: KeptProgram | None = None
+        self._served_apps: Mapping[str, OAuthAppResource] = {}
+        self._answers_requests = False
         #: whether a change could not be offered because Redis was unreachable
         self.is_behind = False
 
@@ -238,15 +257,19 @@ class _Dev:
         self.orchestrator.look()
         self._is_ready, self._pending_ref = False, None
         self._run_connections()
+        self._run_server()
 
     @property
     def mode(self) -> dict[str, object]:
-        """The settings that make workers load changes without a restart."""
-        return {"dev": "on"} if self._revisions is not None else {}
+        """The settings that make workers load changes without a restart, and build callback URLs."""
+        follows: dict[str, object] = {"dev": "on"} if self._revisions is not None else {}
+        if self._server_url is None or self._settings.public_url or not is_loopback(self._settings.http_host):
+            return follows
+        return {**follows, "public_url": self._server_url}
 
     def start_flower(self) -> str | None:
         """Start Flower on the first free port and return its URL; ``None`` if none is free."""
-        port = next((port for port in _FLOWER_PORTS if why_not_free(LOOPBACK, port) is None), None)
+        port = _free_port(LOOPBACK, FLOWER_PORT)
         if port is None:
             return None
         command = [*PROGRAM, "flower", "--address", LOOPBACK, "--port", str(port)]
@@ -256,15 +279,37 @@ class _Dev:
         return f"http://{LOOPBACK}:{port}"
 
     def _run_connections(self) -> None:
-        """Run the Connections of the last valid bundle; the program that has run the earlier ones ends."""
+        """Run the Connections of the last valid bundle; the program that has run the earlier ones ends.
+
+        The server has those that answer requests.
+        """
         if self._connections is not None:
             self._supervisor.drop(self._connections)
             self._connections = None
-        if runnable(self._check.passed.bundle):
-            command = [*PROGRAM, "connectors", "run"]
+        bundle = self._check.passed.bundle
+        served = answering(bundle)
+        if names := [one.name for one in runnable(bundle) if one not in served]:
+            command = [*PROGRAM, "connectors", "run", *names]
             self._connections = self._supervisor.keep(
-                lambda: self._start("connectors", command), lambda text: self._screen.line("connectors", text)
+                lambda: self._start("connectors", command),
+                lambda text: self._screen.line("connectors", text),
+                may_end=True,  # when all connectors have returned
             )
+
+    def _run_server(self) -> None:
+        """Serve HTTP for the last valid bundle; the program that has served the earlier one ends first."""
+        if self._server_url is None:
+            return
+        self._served_apps = self._check.passed.bundle.oauth_apps
+        self._answers_requests = bool(answering(self._check.passed.bundle))
+        if self._server is not None:
+            self._supervisor.drop(self._server)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the next one then waits for the port
+                self._server.worker.process.wait(_SERVER_END_SECONDS)
+        command = [*PROGRAM, "serve", "--port", self._server_url.rpartition(":")[2]]
+        self._server = self._supervisor.keep(
+            lambda: self._start("serve", command), lambda text: self._screen.line("serve", text)
+        )
 
     def look(self) -> None:
         """Restart workers that have ended; report once when all agents are served or a change is loaded."""
@@ -328,6 +373,9 @@ class _Dev:
             self.orchestrator.restart(is_whole=False)
             self.orchestrator.look()
             self._run_connections()
+            has_changed = checked.bundle.oauth_apps != self._served_apps
+            if has_changed or self._answers_requests or answering(checked.bundle):
+                self._run_server()
 
     def restart(self, reason: str) -> None:
         """Restart the workers, unless the bundle has errors."""
@@ -396,7 +444,7 @@ class DevScreen:
     def places(
         self,
         settings: Settings,
-        flower_url: str | None,
+        urls: Mapping[str, str | None],
         bundle: Path,
         workspace: str,
         *,
@@ -408,8 +456,9 @@ class DevScreen:
         if not is_own_redis:  # set by the export line of another dev, perhaps
             self.say("        not a private one: from --redis-url or GOONDAN_REDIS_URL;")
             self.say("        workers of other bundles there take calls to agents with the same names")
-        if flower_url:
-            self.say(f"Flower: {flower_url}")
+        for name, url in urls.items():
+            if url is not None:
+                self.say(f"{name + ':':<7} {url}")
         files = instances_directory(settings.state_root_path, encoded(workspace))
         self.say(f"Files:  {files} (workspace {workspace})")
         self.say("In another terminal:")
@@ -419,6 +468,18 @@ class DevScreen:
             f"GOONDAN_{name.upper()}={shlex.quote(str(value))}" for name, value in {**pasted, **mode}.items()
         )
         self.say("  export " + " ".join(exports))
+
+
+def _server_url(settings: Settings) -> str | None:
+    """Return where `goondan serve` is to listen; ``None`` if many ports are taken."""
+    port = _free_port(settings.http_host, settings.http_port or _HTTP_PORT)
+    return None if port is None else url_at(settings.http_host, port)
+
+
+def _free_port(host: str, first: int) -> int | None:
+    """Return the first free port from ``first`` on; ``None`` if many are taken."""
+    ports = range(first, min(first + _PORTS, 65_536))
+    return next((port for port in ports if why_not_free(host, port) is None), None)
 
 
 def add_variables(bundle: Path) -> list[str]:

@@ -34,6 +34,7 @@ from goondan_tasks.cli.fleet_checks import (
     revision_checks,
     schedule_checks,
 )
+from goondan_tasks.cli.http_checks import http_checks, stored_token_checks
 from goondan_tasks.cli.options import flag
 from goondan_tasks.cli.output import (
     BROKER_UNREACHABLE,
@@ -43,11 +44,14 @@ from goondan_tasks.cli.output import (
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client.status import read_agents, read_unfetched_mail
 from goondan_tasks.connectors.connections import runnable
-from goondan_tasks.connectors.store import ConnectionStatus, ConnectionStore
+from goondan_tasks.connectors.store import ConnectionStore
 from goondan_tasks.contract.errors import PACKAGE_NOT_INSTALLED, BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.contract.wording import closest, counted, printable
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.fleet.call_counts import CountStore
+from goondan_tasks.fleet.connections import ConnectionStatus
+from goondan_tasks.fleet.http_tokens import TokenStore
 from goondan_tasks.instances.earlier import EarlierWorkspace, earlier_workspace
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.schedules import ScheduleStore
@@ -100,6 +104,7 @@ def doctor(
         *requirements_check(settings.bundle, findings),
         *workspace_check(settings, bundle),
         *oauth_key_check(settings, bundle),
+        *http_checks(settings, wall_clock()),
         sandbox_check(bundle),
         javascript_check(bundle, settings.javascript),
     ]
@@ -410,6 +415,7 @@ def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | No
         *map(mail_check, unfetched),
         *revision_checks(states, known, workers),
         *mcp_server_checks(workers),
+        *stored_token_checks(TokenStore(redis, keys), wall_clock()),
     ]
 
 

@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple
 
 from goondan_tasks.cli.output import local_time
 from goondan_tasks.client.status import AgentState, AgentStatus, UnfetchedMail
-from goondan_tasks.connectors.store import ConnectionStatus
 from goondan_tasks.contract.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.contract.schedules import LATE_MS
 from goondan_tasks.contract.wording import counted, duration_text, on_one_line
 from goondan_tasks.fleet.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
 from goondan_tasks.fleet.call_counts import REQUEUED, Settlement
+from goondan_tasks.fleet.connections import ConnectionStatus
 from goondan_tasks.ledger.reaper import CAUSES
 from goondan_tasks.ledger.schedules import ScheduleState
 from goondan_tasks.revisions.active import RevisionState, UnreadableRevisionsError
@@ -71,9 +71,7 @@ def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentSta
         return Check(name, "warning", message, remedy)
     waits = False
     if status is not None:
-        record, queue = status.record, status.queue
-        # events for an agent without an entry wait for a producer (mail_check)
-        waits = bool(queue.backlog - (0 if record.has_entry else queue.events) or queue.waiting_for_limit)
+        record, waits = status.record, status.waits_for_workers  # mail_check looks at events for producers
         if not waits and not record.has_entry and not record.catalog:
             return Check(name, "ok", "none is needed: it has no tools, and a producer handles its events")
         if not waits and status.is_orchestrated:

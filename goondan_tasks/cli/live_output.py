@@ -37,16 +37,17 @@ from goondan_tasks.client import (
     TextDelta,
     ToolAnswered,
     ToolCalled,
+    ToolEmitted,
+    ToolRestarted,
     TurnAccepted,
     TurnEnded,
     TurnEvent,
 )
+from goondan_tasks.client.following import TurnFollower
 from goondan_tasks.client.status import AgentStatus
-from goondan_tasks.client.turn_events import TurnFollower
 from goondan_tasks.contract.errors import BrokerUnreachableError, CallNotFoundError, HandoffError, WaitTimeout
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import ToolCallResult, wall_clock
-from goondan_tasks.contract.output import Progress
 from goondan_tasks.contract.wording import counted, duration_text, on_one_line, printable
 from goondan_tasks.ledger.record import CallRecord
 
@@ -153,12 +154,6 @@ def write_or_watch(look: Callable[[], Answer], output: Output, every: float | No
         signal.signal(signal.SIGTERM, before)
 
 
-def progress_text(progress: Progress) -> str:
-    """Write the numbers and the message: ``3/10 · reading page 3``."""
-    numbers = f"{progress.done:g}" if progress.total is None else f"{progress.done:g}/{progress.total:g}"
-    return numbers if progress.message is None else f"{numbers} · {on_one_line(progress.message)}"
-
-
 def _status() -> "Status":
     from rich.status import Status  # slow to import, and a pipe does not need it
 
@@ -189,7 +184,7 @@ def _status_line(client: Client, record: CallRecord, agent: str, waited: float) 
         # with a total of 0 the bar would never be full
         completed = progress.done if progress.total else 1
         cells.append(ProgressBar(total=progress.total or 1, completed=completed, width=_BAR_WIDTH))
-    row.add_row(*cells, Text(progress_text(progress)))
+    row.add_row(*cells, Text(on_one_line(progress.text)))
     return row
 
 
@@ -326,6 +321,8 @@ class TurnView:
                 self._end_text()
                 self._calls[event.call_id] = event, time.monotonic()
                 self._wait()
+            case ToolEmitted() | ToolRestarted():
+                self._emitted(event)
             case ToolAnswered():
                 self._answered(event)
             case TurnEnded():
@@ -386,6 +383,17 @@ class TurnView:
         more = f" and {len(self._calls) - 1} more" if len(self._calls) > 1 else ""
         waited = duration_text(time.monotonic() - began)
         return self._line.write(Text(f"{call_text(call.tool, call.args)}{more} · {waited}"))
+
+    def _emitted(self, event: ToolEmitted | ToolRestarted) -> None:
+        """Write what a tool shows while it runs: text as it comes, each other value on a line."""
+        if isinstance(event, ToolRestarted):
+            self._note(Text(on_one_line(f"{event.tool} starts over:"), style="dim"))
+        elif event.truncated:
+            self._note(Text(on_one_line(f"{event.tool} emits more than is shown"), style="dim"))
+        elif isinstance(event.chunk, str):
+            self._write(event.chunk, style="dim")
+        else:
+            self._write(json.dumps(event.chunk, ensure_ascii=False) + "\n", style="dim")
 
     def _answered(self, event: ToolAnswered) -> None:
         call, began = self._calls.pop(event.call_id, (None, time.monotonic()))

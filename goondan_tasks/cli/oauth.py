@@ -3,18 +3,17 @@
 import contextlib
 import webbrowser
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
 from broker_config.connections import connect
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.cli.options import Address, Port, argument, flag, name_option, option
+from goondan_tasks.cli.doors import web
+from goondan_tasks.cli.options import argument, flag, name_option, option
 from goondan_tasks.cli.output import Output, listing
-from goondan_tasks.cli.servers import announced_socket
 from goondan_tasks.cli.session import Interruption, Session, chosen_agents, require_broker, takes_session
-from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.contract.errors import ConfigError, OAuthStoreError, extra
 from goondan_tasks.contract.logs import configure_logging
@@ -27,17 +26,10 @@ from goondan_tasks.oauth.manager import (
     open_keys,
     open_store,
     parse_request,
-    require_keys,
     revoke_grant,
-    store_clock,
 )
 from goondan_tasks.oauth.records import AuthSession, ConsentError, OAuthError, Resume, grant_name
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp  # an extra
-
-    from goondan_tasks.oauth.consent import Callback
 
 _LOOK_SECONDS = 0.5
 _FINAL = frozenset({"completed", "failed", "expired"})
@@ -112,23 +104,6 @@ def rotate_key(session: Session) -> None:
 
 
 @takes_session
-def serve(session: Session, port: Port = None, address: Address = None) -> None:
-    """Serve the callbacks of all OAuthApps, and poll for device codes, until Ctrl-C."""
-    with extra("oauth"):  # optional: only now
-        from goondan_tasks.oauth.callback_app import make_app
-        from goondan_tasks.oauth.consent import Maintenance
-        from goondan_tasks.programs.http import serve
-    configure_logging(session.settings)
-    with (
-        opened(session) as (_, callback),
-        Interruption().listening(),
-        Maintenance(callback).running(),
-        announced_socket(session, address, port, "") as server,
-    ):
-        serve(make_app(callback), server)
-
-
-@takes_session
 def revoke(
     session: Session,
     app: Annotated[str, argument("APP", "The OAuthApp, or the name of a grant or session.")],
@@ -189,10 +164,13 @@ def login(
     if instance is not None and agent is None:
         raise typer.BadParameter("--instance goes with --agent.")
     with extra("oauth"):  # optional: only now
-        from goondan_tasks.oauth.callback_app import make_app
         from goondan_tasks.oauth.consent import Maintenance, make_manager
+
+        callback_of = web("doors.oauth").callback_of
     configure_logging(session.settings)
-    with opened(session) as (bundle, callback):
+    bundle, help_url = session.bundle(), session.settings.help_url
+    require_broker(session.settings)
+    with callback_of(bundle, session.settings) as callback:
         store, known = callback.store, callback.apps.get(app)
         # parsed like a request of a tool
         request = parse_request(
@@ -207,7 +185,8 @@ def login(
         required = manager.consent.begin(request.app, request.subject, request.scopes, resume)
         begun = store.session(required.auth_session_id)
         place = begun.redirect_uri if begun else None  # an earlier link keeps its own redirect
-        with _received_here(make_app(callback), place, session.output), Maintenance(callback).running():
+        received = _received_here(session, web("doors.oauth").oauth_door(callback, help_url), place)
+        with received, Maintenance(callback).running():
             session.output.note(f"{required.message}\n{required.authorization_url}")
             if not no_browser:
                 webbrowser.open(required.authorization_url)
@@ -220,31 +199,6 @@ def login(
     granted = {"status": "granted", "oauthApp": ended.oauth_app, "subject": ended.subject}
     text = f"{ended.subject} has granted {', '.join(scopes)} to {ended.oauth_app}."
     session.output.give({**granted, "scopesGranted": scopes}, text)
-
-
-@contextlib.contextmanager
-def opened(session: Session) -> "Iterator[tuple[Bundle, Callback]]":
-    """Yield the bundle, and the callback that receives consents and wakes agents.
-
-    Raises:
-        BrokerUnreachableError: Redis cannot be reached.
-        ConfigError: there is no bundle, or it is not valid.
-        OAuthStoreError: the keys do not decrypt the store's grants.
-    """
-    from goondan_tasks.oauth.consent import Callback, public_url_of  # an extra, as in login
-
-    settings, bundle = session.settings, session.bundle()
-    require_broker(settings)
-    with (
-        connect(settings.redis_url, name="goondan-oauth") as redis,
-        broker_errors(settings.redis_url),
-        Client(settings, bundle) as client,
-    ):
-        keys = open_keys(settings)
-        store = open_store(settings, redis, keys)
-        require_keys(store, keys)
-        apps, clock = apps_of(bundle.oauth_apps), store_clock(settings, redis)
-        yield bundle, Callback(apps, store, client.send, clock, public_url_of(settings))
 
 
 def resume_of(bundle: Bundle, swarm: str | None, agent: str | None, instance: str) -> Resume | None:
@@ -270,18 +224,17 @@ def _opened_store(session: Session) -> Iterator[OAuthStore]:
 
 
 @contextlib.contextmanager
-def _received_here(app: "ASGIApp", place: str | None, output: Output) -> Iterator[None]:
+def _received_here(session: Session, door: Any, place: str | None) -> Iterator[None]:
     """Serve the callback at ``place`` if that is on this machine and free."""
-    from goondan_tasks.programs.http import served  # an extra, as in login
-
     parts = urlsplit(place or "")
     with contextlib.ExitStack() as resources:
-        if parts.scheme == "http" and is_loopback(parts.hostname or ""):
+        if parts.scheme == "http" and is_loopback(host := parts.hostname or ""):
+            application = web("application").make_application([door], session.settings, host)
             try:
-                server = resources.enter_context(listening(parts.hostname or "", parts.port or 80))
-                resources.enter_context(served(app, server))
+                server = resources.enter_context(listening(host, parts.port or 80))
+                resources.enter_context(web("server").served(application, server))
             except OSError as error:
-                output.note(
+                session.output.note(
                     f"The link leads back to {place}, where this command cannot listen "
                     f"({error.strerror or error}); `goondan oauth serve` must be running there."
                 )

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 * 1024 * 1024
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DEFAULT_INTERVAL = 2.0
+_MOMENTS = "2026-12-01T09:00, local, or 2026-12-01T09:00+09:00"
 
 
 def parse_seconds(given: str | float) -> float:
@@ -65,12 +66,33 @@ def parse_moment(given: str | datetime) -> datetime:
     Raises:
         typer.BadParameter: it is none.
     """
+    return _moment(given, f"{given!r} is no time such as {_MOMENTS}.")
+
+
+def parse_end(given: str | datetime) -> datetime:
+    """Read when something ends: a time from now such as ``90d``, or a time as :func:`parse_moment` does.
+
+    Raises:
+        typer.BadParameter: it is neither, or has passed.
+    """
+    now = datetime.now().astimezone()
+    try:
+        end = now + timedelta(seconds=parse_seconds(str(given)))
+    except (typer.BadParameter, OverflowError):
+        end = _moment(
+            given,
+            f"{str(given)!r} is neither a time from now, such as 12h or 90d, nor one such as {_MOMENTS}.",
+        )
+    if end <= now:
+        raise typer.BadParameter(f"{str(given)!r} is not a time to come.")
+    return end
+
+
+def _moment(given: str | datetime, fault: str) -> datetime:
     try:
         return datetime.fromisoformat(str(given)).astimezone()
     except (ValueError, OverflowError, OSError) as error:
-        raise typer.BadParameter(
-            f"{given!r} is no time such as 2026-12-01T09:00, local, or 2026-12-01T09:00+09:00."
-        ) from error
+        raise typer.BadParameter(fault) from error
 
 
 def moment_fields(delay: float | None, at: datetime | None) -> dict[str, Any]:
@@ -299,6 +321,10 @@ At = Annotated[
         "Run it at that time, such as 2026-12-01T09:00 (local) or 2026-12-01T09:00+09:00.",
         parser=parse_moment,
     ),
+]
+Keep = Annotated[
+    float | None,
+    seconds_option("Keep the Turn's events for S seconds after its end, for `goondan follow`."),
 ]
 Watch = Annotated[
     float | None,

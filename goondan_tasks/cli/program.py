@@ -67,9 +67,10 @@ SECTIONS = {
         "schedules resume": CommandPlace("schedules:resume", "Resume a schedule with its next slot."),
         "schedules run": CommandPlace("schedules:run", "Fire a schedule now."),
         "schedules remove": CommandPlace("schedules:remove", "Remove a schedule that was added."),
-        "callbacks serve": CommandPlace("servers:callbacks", "Serve the URLs of ctx.callback_url."),
+        "callbacks serve": CommandPlace("doors:callbacks", "Serve the URLs of ctx.callback_url."),
     },
     "Inspect calls": {
+        "follow": CommandPlace("follow:follow", "Follow a Turn or call: show its events as they come."),
         "result": CommandPlace("calls:result", "Print a call's result, or its current state."),
         "output": CommandPlace("calls:output", "Write a call's full output, however large."),
         "calls": CommandPlace("trace:calls", "List the most recent calls."),
@@ -94,7 +95,7 @@ SECTIONS = {
         "instances delete": CommandPlace("agents:delete_instance", "Delete an instance and its files."),
         "gc": CommandPlace("agents:gc", "Remove instances that have long been unused."),
         "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to fix."),
-        "metrics": CommandPlace("servers:metrics", "Serve metrics of all queues to Prometheus."),
+        "metrics": CommandPlace("doors:metrics", "Serve metrics of all queues to Prometheus."),
         "flower": CommandPlace("servers:flower", "Run Flower, the web monitor, set up for agents."),
     },
     "Change a bundle": {
@@ -114,15 +115,26 @@ SECTIONS = {
         "rollback": CommandPlace("changesets:rollback", "Restore an earlier revision of the bundle."),
     },
     "Connect": {
+        "serve": CommandPlace("doors:serve", "Serve HTTP: the API, a console, front ends, metrics, MCP."),
+        "console": CommandPlace("doors:console", "Serve pages for browsers: what the swarm does."),
         "connectors run": CommandPlace("connectors:run", "Run Connections: events from outside come in."),
         "connectors list": CommandPlace("connectors:list_connections", "List the Connections (the default)."),
         "connectors test": CommandPlace("connectors:test", "Show where an event would go; send nothing."),
-        "mcp-server": CommandPlace("servers:mcp_server", "Serve an agent's tools to MCP clients."),
+        "connectors show": CommandPlace(
+            "built_in_connectors:show", "Show the built-in connectors, or the code of one."
+        ),
+        "connectors copy": CommandPlace(
+            "built_in_connectors:copy", "Copy a built-in connector into the bundle."
+        ),
+        "tokens add": CommandPlace("tokens:add", "Add a token for HTTP; it is printed once."),
+        "tokens list": CommandPlace("tokens:list_tokens", "List the tokens for HTTP (the default)."),
+        "tokens revoke": CommandPlace("tokens:revoke", "Revoke a token for HTTP."),
+        "mcp-server": CommandPlace("doors:mcp_server", "Serve an agent's tools to MCP clients."),
         "oauth apps": CommandPlace("oauth:apps", "List the OAuthApps of the bundle."),
         "oauth grants": CommandPlace("oauth:grants", "List the consents that users have given."),
         "oauth sessions": CommandPlace("oauth:sessions", "List pending and recent consent requests."),
         "oauth login": CommandPlace("oauth:login", "Ask a user for consent, in a browser."),
-        "oauth serve": CommandPlace("oauth:serve", "Serve the callbacks of all OAuthApps."),
+        "oauth serve": CommandPlace("doors:oauth", "Serve the callbacks of all OAuthApps."),
         "oauth revoke": CommandPlace("oauth:revoke", "Revoke a grant, or remove a record."),
         "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with a new key."),
     },
@@ -137,11 +149,12 @@ GROUPS = {
     "instances": "List, show or delete the instances of agents.",
     "schedules": "List, add, pause, resume, run or remove schedules.",
     "oauth": "Manage tokens for tools: grants, consents, callbacks, keys.",
+    "tokens": "List, add or revoke the tokens of those who use `goondan serve`.",
     "changeset": "Change a bundle while workers run it.",
 }
 
 #: the subcommand that a group runs if none is given
-_DEFAULTS = {"connectors": "list", "instances": "list", "schedules": "list"}
+_DEFAULTS = {"connectors": "list", "instances": "list", "schedules": "list", "tokens": "list"}
 #: options without a value, which may precede a subcommand
 _HELP = {"-h", "--help"}
 _FLAGS = {

@@ -89,13 +89,15 @@ def add(
         int, option("S", "Fire each slot up to S seconds later.", min=0, max=LONGEST_JITTER)
     ] = 0,
     catch_up: Annotated[
-        CatchUpChoice, option("POLICY", "Which slots are made up for that no worker was there for.")
+        CatchUpChoice,
+        option("POLICY", "Which missed slots are fired: once (the latest), skip (none) or all."),
     ] = CatchUpChoice.ONCE,
     catch_up_limit: Annotated[
         int, option("N", "With --catch-up all: how many at most.", min=1, max=MOST_CAUGHT_UP)
     ] = CATCH_UP_LIMIT,
     overlap: Annotated[
-        OverlapChoice, option("POLICY", "What becomes of a slot while an earlier run is open.")
+        OverlapChoice,
+        option("POLICY", "A slot that comes while a run is open: queue, skip, or cancel the run."),
     ] = OverlapChoice.QUEUE,
     input: Annotated[
         Any, option("INPUT", "The Turn's input: plain text, JSON text, @FILE, or -.", parser=parse_input)

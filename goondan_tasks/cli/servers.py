@@ -1,47 +1,40 @@
-"""Commands that run until Ctrl-C: workers, the orchestrator, and servers."""
+"""Commands that run until Ctrl-C: workers, the orchestrator, and Flower."""
 
 import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
-import typer
-
 from broker_config.connections import connect
+from broker_config.hard_end import END_SECONDS
 from broker_config.options import CONCURRENCY, declared_queues
 from broker_config.settings import hidden_password
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.addresses import announce, require_free
+from goondan_tasks.cli.doors import metrics_served
 from goondan_tasks.cli.options import (
-    Address,
     Concurrency,
-    Port,
     ServedAgents,
     Verbose,
     argument,
-    complete_agent,
-    flag,
-    name_option,
     option,
     seconds_option,
 )
 from goondan_tasks.cli.session import (
-    END_SECONDS,
     Interruption,
     Session,
     chosen_agents,
     chosen_bundle,
     require_broker,
-    takes_client,
     takes_session,
 )
-from goondan_tasks.client import AsyncClient, Client
-from goondan_tasks.contract.errors import ConfigError, extra, require_extra
+from goondan_tasks.contract.errors import ConfigError, require_extra
 from goondan_tasks.contract.logs import configure_logging
 from goondan_tasks.fleet.agent_registry import describe_agents
-from goondan_tasks.machine.process import listening, url_of
+from goondan_tasks.machine.process import url_at
 from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
 from goondan_tasks.orchestrator.supervisor import Supervisor, start_detached, worker_command
 from goondan_tasks.revisions.bootstrap import Bootstrap, require_followable
@@ -50,7 +43,6 @@ LOOPBACK = "127.0.0.1"
 FLOWER_PORT = 5555
 #: how often the orchestrator checks its agents
 LOOK_SECONDS = 0.5
-_METRICS_PORT = 9464
 #: a node's name is part of keys and of Flower's pages
 _LONGEST_LABEL = 60
 #: ``-P``: no module is imported from the current directory
@@ -124,7 +116,7 @@ def orchestrator(
     )
     known = describe_agents(bundle, settings.swarm, settings.workspace)
     interruption, port = Interruption(settings.grace_seconds + END_SECONDS), settings.metrics_port
-    metrics = contextlib.nullcontext() if port is None else metrics_server(session, port)
+    metrics = contextlib.nullcontext() if port is None else metrics_served(session, port)
     with (
         interruption.listening(),
         connect(settings.redis_url, name="goondan-orchestrator") as redis,
@@ -137,80 +129,6 @@ def orchestrator(
         while not interruption.asked.wait(LOOK_SECONDS):
             orchestrating.look()
         orchestrating.stop()
-
-
-@takes_client
-def mcp_server(
-    session: Session,
-    client: Client,
-    agent: Annotated[str, option("A", "The agent whose tools are served.", autocompletion=complete_agent)],
-    http: Annotated[bool, flag("Serve streamable HTTP at /mcp instead of stdio.", "--http")] = False,
-    port: Port = None,
-    address: Address = None,
-    instance: Annotated[
-        str | None, name_option("K", "The instance of every call. Default: one for each MCP session.")
-    ] = None,
-) -> None:
-    """Let MCP clients list an agent's tools and call them on its workers.
-
-    By default it serves stdin and stdout, for clients that start servers themselves, until stdin closes. A
-    call is cancelled when the client cancels it, closes stdin or ends its session.
-    """
-    if not http and (port is not None or address is not None):
-        raise typer.BadParameter("--port and --address go with --http.")
-    with extra("mcp"):  # optional: only now
-        from goondan_tasks.programs.http import serve
-        from goondan_tasks.programs.mcp_server import PATH, AgentServer, end, make_app, serve_stdio
-    settings = session.settings
-    require_broker(settings)
-    configure_logging(settings)
-    client.catalog(agent)
-    served = AgentServer(AsyncClient(client), agent, instance_key=instance, help_url=settings.help_url)
-    if not http:
-        return serve_stdio(served)
-    app = make_app(served, settings, address or settings.http_host)
-    with Interruption().listening(), announced_socket(session, address, port, PATH) as server:
-        return serve(app, server, partial(end, served))
-
-
-@takes_client
-def callbacks(session: Session, client: Client, port: Port = None, address: Address = None) -> None:
-    """Serve the URLs that tools get from ctx.callback_url, until Ctrl-C.
-
-    A POST of {"output": …} or {"error": {"message": …}} to a URL completes its call, once. Workers build the
-    URLs from their GOONDAN_PUBLIC_URL, which must lead here.
-    """
-    with extra("serve"):  # optional: only now
-        from goondan_tasks.programs.callbacks import make_app
-        from goondan_tasks.programs.http import serve
-    settings = session.settings
-    require_broker(settings)
-    configure_logging(settings)
-    with Interruption().listening(), announced_socket(session, address, port, "/callbacks") as server:
-        if settings.public_url is None:
-            session.output.note("GOONDAN_PUBLIC_URL is not set here; workers need it to build the URLs.")
-        serve(make_app(AsyncClient(client).complete_with_token, settings), server)
-
-
-@takes_session
-def metrics(
-    session: Session,
-    port: Annotated[
-        int | None, option("P", "Default: GOONDAN_METRICS_PORT, else 9464.", min=0, max=65_535)
-    ] = None,
-    address: Address = None,
-) -> None:
-    """Serve metrics of every agent to Prometheus, until Ctrl-C: backlog, running, workers, crash loops.
-
-    `goondan orchestrator` serves the same metrics if GOONDAN_METRICS_PORT is set.
-    """
-    settings = session.settings
-    require_broker(settings)
-    default = _METRICS_PORT if settings.metrics_port is None else settings.metrics_port
-    interruption = Interruption()
-    with interruption.listening(), metrics_server(session, default if port is None else port, address) as url:
-        _announce(session, "Metrics", url)
-        interruption.asked.wait()
 
 
 @takes_session
@@ -237,8 +155,8 @@ def flower(
             session.output.note(f"The bundle {path} is not used: {error}")
             path = None
     require_broker(settings)
-    _require_free(address, port)
-    _announce(session, "Flower", f"http://{f'[{address}]' if ':' in address else address}:{port}")
+    require_free(address, port)
+    announce(session, "Flower", url_at(address, port))
     if address != LOOPBACK:
         session.output.note("Without --basic-auth, anyone who reaches it can see calls and stop workers.")
     # the user's options come later and win
@@ -249,69 +167,6 @@ def flower(
     if path is None:
         environment.pop("GOONDAN_BUNDLE", None)
     os.execve(command[0], command, environment)  # noqa: S606
-
-
-@contextlib.contextmanager
-def announced_socket(
-    session: Session, address: str | None, port: int | None, path: str
-) -> Iterator[socket.socket]:
-    """Yield a socket that listens for HTTP, and report its URL.
-
-    Raises:
-        typer.BadParameter: it cannot listen there.
-    """
-    host = address or session.settings.http_host
-    chosen = session.settings.http_port if port is None else port
-    with contextlib.ExitStack() as resources:
-        try:
-            server = resources.enter_context(listening(host, chosen))
-        except OSError as error:
-            raise _no_listener(host, chosen, error.strerror or str(error)) from error
-        _announce(session, "Listening", url_of(server) + path)
-        yield server
-
-
-@contextlib.contextmanager
-def metrics_server(session: Session, port: int, address: str | None = None) -> Iterator[str]:
-    """Serve the metrics within a ``with`` block; yield their URL.
-
-    Raises:
-        typer.BadParameter: it cannot listen there.
-        ConfigError: the extra ``cli`` is not installed.
-    """
-    with extra("cli"):  # optional: only now
-        from goondan_tasks.programs.metrics import serving
-    host = address or session.settings.http_host
-    _require_free(host, port)
-    with (
-        session.client() as client,
-        serving(client.agent_statuses, client.call_counts, client.schedules.list, host, port) as url,
-    ):
-        yield url
-
-
-def why_not_free(address: str, port: int) -> str | None:
-    """Return why no server can listen on ``port``; ``None`` if one can."""
-    try:
-        with listening(address, port):
-            return None
-    except OSError as error:
-        return error.strerror or str(error)
-
-
-def _require_free(address: str, port: int) -> None:
-    if reason := why_not_free(address, port):
-        raise _no_listener(address, port, reason)
-
-
-def _no_listener(address: str, port: int, reason: str) -> typer.BadParameter:
-    return typer.BadParameter(f"cannot listen on {address} port {port}: {reason}.")
-
-
-def _announce(session: Session, what: str, url: str) -> None:
-    if session.output.as_json:
-        session.output.document({"url": url})
-    session.output.note(f"{what}: {url}")
 
 
 def node_name(kind: str) -> str:

@@ -16,14 +16,14 @@ import typer
 
 from broker_config.confirmation import require_supported
 from broker_config.connections import SERVERS, connect, is_supported, retrying
-from broker_config.hard_end import HardEnd
+from broker_config.hard_end import END_SECONDS, HardEnd
 from broker_config.refusals import NO_CLUSTER
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.cli.options import flag, name_option, option, this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.contract.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
+from goondan_tasks.contract.errors import AgentNotFoundError, BrokerUnreachableError
 from goondan_tasks.contract.wording import closest
 from goondan_tasks.machine.process import close_to_other_processes, sighup_ends_process
 
@@ -58,16 +58,15 @@ class Session:
         return Client(self.settings, warn=self.output.note)
 
     def bundle(self) -> "Bundle":
-        """Load the bundle that the settings name.
+        """Load the bundle that the settings name, or else that of the current directory.
 
         Raises:
-            ConfigError: they name none, or it is not valid.
+            ConfigError: there is none, or it is not valid.
         """
-        if self.settings.bundle is None:
-            raise ConfigError("There is no bundle.", suggestion="Give --bundle PATH, or set GOONDAN_BUNDLE.")
+        path = chosen_bundle(self.settings)
         from goondan_tasks.bundle import load_bundle  # most commands do without YAML
 
-        return load_bundle(self.settings.bundle)
+        return load_bundle(path)
 
     def environment(self, **overrides: object) -> dict[str, str]:
         """Return an environment that gives a child process these settings."""
@@ -206,10 +205,6 @@ def require_broker(settings: Settings) -> None:
         raise BrokerUnreachableError(reason, suggestion=f"Use {SERVERS}.")
     with connect(url) as redis, broker_errors(url):
         require_supported(redis, settings)
-
-
-#: how long a program may take to end; one that ends workers has their grace period, too
-END_SECONDS = 15.0
 
 
 class Interruption:

@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from goondan_tasks.cli.calls import CALL_COLUMNS, styled_state, whole_id
-from goondan_tasks.cli.live_output import progress_text, write_or_watch
+from goondan_tasks.cli.live_output import write_or_watch
 from goondan_tasks.cli.options import (
     CallId,
     OfAgent,
@@ -436,6 +436,7 @@ def _cut(text: str, width: int) -> str:
 
 def _facts(story: CallStory) -> Iterator[Fact]:
     yield "state", Text(story.summary, style=STATE_STYLES.get(story.state, ""))
+    yield from _waiting_facts(story)
     yield "agent", story.agent
     yield "instance", story.instance
     yield "tool", story.tool if story.event_type is None else f"{story.tool} ({story.event_type})"
@@ -444,7 +445,6 @@ def _facts(story: CallStory) -> Iterator[Fact]:
     yield "waited", duration_text(story.waiting_seconds)
     if story.running_seconds is not None and story.lost_at is None:
         yield "ran", duration_text(story.running_seconds)
-    yield from _waiting_facts(story)
     yield "runs left", _runs_left(story)
     if story.retries:
         yield "failed and retried", story.retries
@@ -478,12 +478,14 @@ def _facts(story: CallStory) -> Iterator[Fact]:
 
 def _waiting_facts(story: CallStory) -> Iterator[Fact]:
     """Yield what an open call waits for, or its progress."""
+    if story.why is not None:
+        yield "why", story.why
     if story.limits:
         yield "limits", ", ".join(story.limits)
     if story.ahead is not None:
         yield "ahead of it there", counted(story.ahead, "call")
     if story.progress is not None:
-        yield "progress", progress_text(story.progress)
+        yield "progress", on_one_line(story.progress.text)
     if story.expires_at is not None:
         yield "expires", _time(story.expires_at)
     if story.awaits == "approval":

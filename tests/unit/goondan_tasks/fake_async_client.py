@@ -10,6 +10,7 @@ from goondan_tasks.client.pending_call import OutputPart
 from goondan_tasks.contract.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.contract.messages import JsonObject, ToolCallResult
 from goondan_tasks.contract.output import Progress
+from goondan_tasks.ledger.record import CallRecord
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID
 
 
@@ -62,6 +63,7 @@ class FakeAsyncClient:
     #: lets calls be submitted
     may_submit: asyncio.Event | None = None
     cancelled: list[str] = field(default_factory=list)
+    records: list[CallRecord] = field(default_factory=list)
 
     @property
     def as_client(self) -> AsyncClient:
@@ -90,6 +92,11 @@ class FakeAsyncClient:
     async def cancel(self, call_id: str) -> None:
         """Take a cancel."""
         self.cancelled.append(call_id)
+
+    async def record(self, _: str) -> CallRecord:
+        """Return the next record."""
+        self._require_broker()
+        return self.records.pop(0)
 
     async def read_output(self, _: str, offset: int = 0, *, timeout: float | None = None) -> OutputPart:
         """Return the next part of what a large output's file holds."""

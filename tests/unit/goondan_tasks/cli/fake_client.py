@@ -295,8 +295,9 @@ class FakeClient:
         self.records = [found for found in self.records if found not in letters]
         return len(letters)
 
-    def instances(self, agent: str | None) -> list[InstanceInfo]:
-        return [info for info in self.instance_infos if agent in {None, info.target}]
+    def instances(self, agent: str | None, instance_key: str | None = None) -> list[InstanceInfo]:
+        found = [info for info in self.instance_infos if agent in {None, info.target}]
+        return [info for info in found if instance_key in {None, info.instance_key}]
 
     def delete_instance(self, key: str, agent: str | None, *, dry_run: bool = False) -> list[InstanceRemoval]:
         self.asked.append({"key": key, "agent": agent, "dry_run": dry_run})

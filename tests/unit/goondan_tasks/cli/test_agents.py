@@ -8,6 +8,7 @@ from goondan_tasks.bundle import build_catalog, load_bundle
 from goondan_tasks.cli import agents, session
 from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.contract.messages import JsonObject
+from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.fleet.crash_backoff import CrashBackoff
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
@@ -165,6 +166,18 @@ def test_lost_calls_have_a_column_and_a_note_where_there_are_any(client: FakeCli
     assert "lost" in shown.stdout.splitlines()[0]
     assert shown.stderr == "coder: 2 calls lost with w1, w2 41.0 s ago\n"
     assert goondan("queues", "--agent", "planner").stderr == ""
+
+
+@pytest.mark.parametrize("waiting", [{"events": 1}, {"mailboxes": 1}])
+@pytest.mark.parametrize("has_entry", [True, False])
+def test_events_that_no_worker_handles_have_a_note(
+    client: FakeClient, waiting: dict[str, int], has_entry: bool
+) -> None:
+    client.queue_rows = [queue_status("coder", **waiting), queue_status("planner")]
+    records = {name: AgentRecord(name=name, swarm="s", workspace="w") for name in ("coder", "planner")}
+    client.agent_records = {**records, "coder": records["coder"].model_copy(update={"has_entry": has_entry})}
+    note = "coder: only a producer that calls client.receive('coder') handles its events"
+    assert goondan("queues").stderr.startswith(note) is not has_entry
 
 
 def test_people_get_a_table_of_queues() -> None:

@@ -259,7 +259,9 @@ def test_what_to_paste_into_another_terminal_is_quoted_for_the_shell(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     mode = {"dev": "on"}
-    DevScreen().places(SETTINGS, None, Path("/my bundle"), "@me/desk", mode=mode, is_own_redis=True)
+    DevScreen().places(
+        SETTINGS, {"Flower": None}, Path("/my bundle"), "@me/desk", mode=mode, is_own_redis=True
+    )
 
     shown = capsys.readouterr().err
     assert (
@@ -274,13 +276,17 @@ def test_what_to_paste_into_another_terminal_is_quoted_for_the_shell(
 def test_a_workspace_that_the_settings_name_is_pasted_too(capsys: pytest.CaptureFixture[str]) -> None:
     settings = SETTINGS.model_copy(update={"workspace": "default"})
 
-    DevScreen().places(settings, None, Path("/bundle"), "default", mode={}, is_own_redis=True)
+    DevScreen().places(
+        settings, {"HTTP": "http://127.0.0.1:8765"}, Path("/bundle"), "default", mode={}, is_own_redis=True
+    )
 
-    assert "GOONDAN_BUNDLE=/bundle GOONDAN_WORKSPACE=default\n" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "GOONDAN_BUNDLE=/bundle GOONDAN_WORKSPACE=default\n" in shown
+    assert "HTTP:   http://127.0.0.1:8765\n" in shown
 
 
 def test_a_redis_that_was_named_is_told_from_a_private_one(capsys: pytest.CaptureFixture[str]) -> None:
-    DevScreen().places(SETTINGS, None, Path("/bundle"), "desk", mode={}, is_own_redis=False)
+    DevScreen().places(SETTINGS, {}, Path("/bundle"), "desk", mode={}, is_own_redis=False)
 
     assert "from --redis-url or GOONDAN_REDIS_URL" in capsys.readouterr().err
 

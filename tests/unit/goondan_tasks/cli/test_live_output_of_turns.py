@@ -11,7 +11,7 @@ from rich.text import Text
 
 from goondan_tasks.cli.live_output import TurnView, WaitingLine
 from goondan_tasks.cli.output import Screen
-from goondan_tasks.client import TextDelta, ToolAnswered, ToolCalled
+from goondan_tasks.client import TextDelta, ToolAnswered, ToolCalled, ToolEmitted, ToolRestarted
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 
 CURSOR_UP = "\x1b[1A"
@@ -92,3 +92,24 @@ def test_an_answer_that_was_said_is_not_written_twice(
     shown = view(client)
     shown.show(TextDelta(step=1, text=said))
     assert shown.has_shown(answer) is is_shown
+
+
+def test_output_of_a_tool_is_shown_as_it_comes(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = a_terminal(monkeypatch)
+    shown = view(client)
+    ids: dict[str, Any] = {"tool_call_id": "call_1", "call_id": "c-1", "tool": "build__all"}
+
+    for chunk in ("compi", "ling\n", {"warnings": 0}):
+        shown.show(ToolEmitted(**ids, attempt=1, chunk=chunk))
+    shown.show(ToolRestarted(**ids, attempt=2))
+    shown.show(ToolEmitted(**ids, attempt=2, chunk="again \x1b[2J"))
+    shown.show(ToolEmitted(**ids, attempt=2, truncated=True))
+
+    rows = SEQUENCE.sub("", terminal.getvalue()).replace("\r", "\n").splitlines()
+    assert [row for row in rows if row.strip()] == [
+        "compiling",
+        '{"warnings": 0}',
+        "build__all starts over:",
+        "again \\x1b[2J",
+        "build__all emits more than is shown",
+    ]

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from flower import events
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.options import declared_queues
-from goondan_tasks.cli import servers
-from goondan_tasks.cli.servers import why_not_free
+from goondan_tasks.cli import addresses, servers
+from goondan_tasks.cli.addresses import require_free, why_not_free
 from goondan_tasks.programs import flower_program
 from goondan_tasks.programs.flower_program import BoundedPauses, QueueNames, receiving
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -31,7 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     noted: Started = []
     monkeypatch.setattr(os, "execve", lambda path, argv, env: noted.append((argv, env)))
     monkeypatch.setattr(servers, "require_broker", lambda settings: None)
-    monkeypatch.setattr(servers, "why_not_free", lambda address, port: None)
+    monkeypatch.setattr(addresses, "why_not_free", lambda address, port: None)
     return noted
 
 
@@ -94,6 +95,8 @@ def test_a_broker_that_is_not_there_ends_with_five() -> None:
 
 def test_it_is_known_why_nothing_can_listen(taken_port: int) -> None:
     assert why_not_free("127.0.0.1", taken_port) == "Address already in use"
+    with pytest.raises(typer.BadParameter, match="choose another port"):
+        require_free("127.0.0.1", taken_port)
     assert why_not_free("no-such-host.invalid", 5555) is not None
 
 

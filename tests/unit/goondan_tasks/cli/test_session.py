@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.session import (
     Interruption,
     Session,
@@ -119,6 +120,15 @@ def test_without_one_it_is_this_directory_if_it_holds_a_bundle(
 
     (tmp_path / "goondan.yaml").touch()
     assert chosen_bundle(Settings.load()) == tmp_path
+
+
+def test_bundle_of_this_directory_is_loaded_if_none_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLE)
+
+    assert (
+        Session(Settings.load(), Output(as_json=False)).bundle().agent_names()
+        == load_bundle(EXAMPLE).agent_names()
+    )
 
 
 def test_without_names_every_agent_of_the_swarm_is_chosen() -> None:
