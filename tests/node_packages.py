@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.machine.javascript import find_runtime, missing_runtime
+
 FOLDERS = Path(__file__).parent / "node"
 #: for the largest of them over a slow line
 INSTALL_SECONDS = 240
@@ -31,11 +33,11 @@ def node_modules(folder: str) -> Path:
 
 
 def node() -> str:
-    """Return the path of Node; skips the test where it is missing."""
-    found = shutil.which("node")
+    """Return the path of a Node that the product can use; skips the test where there is none."""
+    found = find_runtime("node")
     if found is None:
-        pytest.skip("Node is not on PATH")
-    return found
+        pytest.skip(missing_runtime("node"))
+    return found.program
 
 
 @functools.cache
