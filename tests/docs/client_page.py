@@ -14,6 +14,7 @@ from goondan_tasks.authoring.handoff import EventFields
 from goondan_tasks.client import AsyncClient, AsyncPendingCall, Client, PendingCall
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.operations import OperatorClient
+from goondan_tasks.client.requests import RequestClient
 from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.contract import errors
 from goondan_tasks.contract.calls import CallFields
@@ -46,8 +47,8 @@ not raised.
 |---|---|
 """
 _KEYWORDS = """\
-The optional keywords of `submit` and `call` are `CallFields`, those of `request`, `request_stream` and `send`
-are `EventFields`. [Records](records.md) describes the fields.
+The optional keywords of `submit`, `call` and `start_call` are `CallFields`, those of `request`, `start_turn`,
+`request_stream` and `send` are `EventFields`. [Records](records.md) describes the fields.
 
 | | keyword | type |
 |---|---|---|
@@ -59,12 +60,11 @@ All are subclasses of `goondan_tasks.errors.GoondanError`: `code`, `message`, `s
 |---|---|---|
 """
 
+_KINDS = (Client, OperatorClient, RequestClient, ClientConnection)
 #: the names of methods that both clients have
 METHODS = [
     name
-    for name in dict.fromkeys(
-        ["connect", "close", *vars(Client), *vars(OperatorClient), *vars(ClientConnection)]
-    )
+    for name in dict.fromkeys(["connect", "close", *(name for kind in _KINDS for name in vars(kind))])
     if not name.startswith("_") and hasattr(AsyncClient, name) and callable(getattr(Client, name))
 ]
 _ENTRY = re.compile(r"^(?=\S)((?:\w+, )*\w+): ", re.MULTILINE)

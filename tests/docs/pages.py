@@ -105,8 +105,10 @@ def _slug(heading: str) -> str:
 
 @cache
 def every_page() -> tuple[Page, ...]:
-    """Return the pages at the root, below ``docs`` and below ``examples``."""
-    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    """Return the pages at the root, and below ``clients``, ``docs`` and ``examples``."""
+    rooms = [ROOT / name for name in ("clients", "docs", "examples")]
+    files = [*ROOT.glob("*.md"), *(file for room in rooms for file in room.rglob("*.md"))]
+    files = [file for file in files if "node_modules" not in file.parts]
     return tuple(page(file.relative_to(ROOT).as_posix()) for file in sorted(files))
 
 

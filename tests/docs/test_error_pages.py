@@ -13,6 +13,7 @@ from goondan_tasks.authoring.changesets_api import ChangesetCode
 from goondan_tasks.bundle import inspect_bundle
 from goondan_tasks.contract import errors
 from goondan_tasks.contract.errors import GoondanError
+from goondan_web import answers
 from tests.architecture.sources import python_sources
 from tests.docs.pages import ROOT, Page, page
 
@@ -65,7 +66,7 @@ def default_suggestions() -> dict[str, str]:
     """Return the suggestion of each class of the error tree, by its code."""
     return {
         error.code: error.suggestion
-        for error in vars(errors).values()
+        for error in (*vars(errors).values(), *vars(answers).values())
         if isinstance(error, type) and issubclass(error, GoondanError) and error.suggestion is not None
     }
 

@@ -15,7 +15,7 @@ every_one = pytest.mark.parametrize("markdown", every_page(), ids=lambda markdow
 MANIFEST = "tests/requirements/manifest.yaml"
 #: a file by its path from the root
 _FILE = re.compile(
-    r"(?<![\w./~-])(?:benchmarks|broker_config|docs|examples|goondan_tasks|tests|workers)/[\w./-]*\.[a-z]+\b"
+    r"(?<![\w./~-])(?:benchmarks|broker_config|clients|docs|examples|goondan_tasks|tests|workers)/[\w./-]*\.[a-z]+\b"
 )
 #: what recipes have their readers fill in
 PLACEHOLDERS = {"CODE.md", "NAME.lua"}

@@ -2,7 +2,9 @@
 
 import pytest
 
+from goondan_tasks.bundle.connection_spec import ConnectionSpec, ConnectorSpec
 from goondan_tasks.bundle.fields import ResourceModel
+from goondan_tasks.bundle.resource import Resource
 from goondan_tasks.bundle.resources import (
     RESOURCE_MODELS,
     AgentSpec,
@@ -14,7 +16,6 @@ from goondan_tasks.bundle.resources import (
     ModelSpec,
     PackageSpec,
     Prompts,
-    Resource,
     Retry,
     RunPolicy,
     SwarmPolicy,
@@ -23,6 +24,7 @@ from goondan_tasks.bundle.resources import (
     ToolSpec,
 )
 from goondan_tasks.bundle.schedule_spec import ScheduleSpec
+from goondan_tasks.bundle.v1_connectors import V1ConnectionSpec, V1ConnectorSpec
 from goondan_tasks.bundle.v1_resources import (
     V1AgentSpec,
     V1ExtensionSpec,
@@ -79,6 +81,8 @@ def test_the_page_lists_what_older_resources_have_besides_or_in_another_way() ->
         ("spec.policy", V1SwarmPolicy, SwarmPolicy),
         ("spec.policy.lifecycle", V1LifecyclePolicy, LifecyclePolicy),
         ("spec.exports[]", V1ToolExport, ToolExport),
+        ("spec", V1ConnectorSpec, ConnectorSpec),
+        ("spec", V1ConnectionSpec, ConnectionSpec),
     ):
         added |= {f"{path}.{name}" for name in names(older) - names(today)}
 

@@ -35,6 +35,7 @@ async def run_tests(ctx: ToolContext, arguments: JsonObject) -> JsonObject:
     argv = [sys.executable, "-B", "-m", "unittest", "discover", "--pattern", pattern]
     outcome = await asyncio.to_thread(ctx.run_process, argv, timeout_seconds=45)
     report = outcome.stderr
+    ctx.emit(report[-16_000:])  # whoever follows the Turn sees more than the model needs
     ran = re.search(r"^Ran (\d+) tests?", report, re.MULTILINE)
     return {
         "passed": outcome.exit_code == 0,
