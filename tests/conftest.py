@@ -1,6 +1,7 @@
 """What every test gets: the check of the rules it shows, short tracebacks in what is logged, and patience."""
 
 import gc
+import logging
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -28,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.default,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
-        max_examples=20 if config.getoption("--one-case") else 100,
+        max_examples=20 if config.getoption("--one-case") else 50,
     )
     settings.load_profile("patient")
 
@@ -77,13 +78,14 @@ def leave_one_case(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def spread_waiting_files(items: list[pytest.Item]) -> None:
-    """Spread the files that wait for processes among those of tests/unit, which compute, so no core is idle.
+    """Spread the files that wait for processes among those that compute, so no core is idle.
 
-    The last fifth computes only: a file that waits must not begin when all others have ended.
+    The last fifth computes only: a file that waits must not begin when all others have ended. Nor may one
+    that computes for long: those of tests/simulation are the first.
     """
     groups: dict[bool, dict[Path, None]] = {True: {}, False: {}}
     for item in items:
-        groups["unit" in item.path.parts].setdefault(item.path)
+        groups[not {"simulation", "unit"}.isdisjoint(item.path.parts)].setdefault(item.path)
     place = {
         path: index / len(paths) * (1.0 if computes else 0.8)
         for computes, paths in groups.items()
@@ -97,6 +99,15 @@ def forked() -> Iterator[None]:
     """Fork our programs from a process that has imported everything."""
     with forked_programs():
         yield
+
+
+@pytest.fixture(autouse=True)
+def logging_is_as_before() -> Iterator[None]:
+    """Refuse tests that leave this process's logging configured: later ones would write to their streams."""
+    yield
+    ours = structlog.stdlib.ProcessorFormatter
+    left = [handler for handler in logging.getLogger().handlers if isinstance(handler.formatter, ours)]
+    assert (left, structlog.get_config()["cache_logger_on_first_use"]) == ([], False)
 
 
 @pytest.fixture

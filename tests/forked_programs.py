@@ -3,7 +3,8 @@
 Whoever starts ``python -m goondan_tasks`` in the tests gets a fork. It runs the command line that was given,
 in its own directory, environment, process group and streams, and is a child of the process that asked for it.
 What starts workers itself (``goondan dev``, the orchestrator, pytest) gets a process to fork from too.
-The child processes that check entry files are forked from another one, which has imported what they import.
+The child processes that check entry files are forked from another one, which has imported what they import;
+so are those of connectors in Python.
 What a few commands import besides, that process imports before the first of them.
 
 Three things differ from a program that was started: its modules are imported already, ``/proc`` shows the
@@ -42,6 +43,9 @@ _READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "TZ")
 _UNBUFFERED = "PYTHONUNBUFFERED"
 #: the module of the child process that imports entry files for a check
 _ENTRY = "goondan_tasks.authoring.entry"
+#: the module of a connector's process, and what it has imported when the connector begins
+_CONNECTOR = "goondan_tasks.connectors.child"
+_OF_CONNECTORS = ("goondan_tasks.connectors.child_requests", "goondan_tasks.connectors.triggers")
 #: what may be run as ``python -m``, but for that
 _OURS = {
     "celery",
@@ -91,8 +95,18 @@ _COMMANDS = {
         "packaging.requirements",
         "watchfiles",
     ),
-    "callbacks": ("goondan_tasks.programs.callbacks", "goondan_tasks.programs.http"),
-    "mcp-server": ("goondan_tasks.programs.http", "goondan_tasks.programs.mcp_server"),
+    "callbacks": (
+        "goondan_tasks.cli.doors",
+        "goondan_web.doors.callbacks",
+        "goondan_web.program",
+        "goondan_web.server",
+    ),
+    "mcp-server": (
+        "goondan_tasks.cli.doors",
+        "goondan_web.doors.mcp",
+        "goondan_web.program",
+        "goondan_web.server",
+    ),
 }
 #: how the command lines begin that may be forked: an interpreter's options, up to the module
 _BEGINNINGS = (["-m"], ["-P", "-m"], ["-P", "-X", "utf8", "-m"])
@@ -112,7 +126,8 @@ def forked_programs() -> Iterator[None]:
     with (
         closing(Nursery(_OURS, _WORKER, os.environ)) as programs,
         closing(Nursery({_ENTRY}, [_ENTRY])) as entries,
-        mock.patch.object(Nursery, "current", (programs, entries)),
+        closing(Nursery({_CONNECTOR}, [_ENTRY, *_OF_CONNECTORS])) as connectors,
+        mock.patch.object(Nursery, "current", (programs, entries, connectors)),
         mock.patch.object(subprocess.Popen, "_execute_child", _execute_child),
     ):
         yield

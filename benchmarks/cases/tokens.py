@@ -11,7 +11,7 @@ from redis import Redis
 from benchmarks.bench import Bench
 from benchmarks.figures import Section, Table, at_most, number, percentile
 from broker_config.keys import Keys
-from goondan_tasks.bundle.resources import OAuthAppResource
+from goondan_tasks.bundle.oauth_app_spec import OAuthAppResource
 from goondan_tasks.contract.messages import iso_time, wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import make_manager

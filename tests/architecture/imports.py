@@ -1,7 +1,8 @@
 """What a module needs before it can be imported, by its text."""
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from graphlib import TopologicalSorter
 
 from tests.architecture.sources import Source
 
@@ -13,13 +14,26 @@ def imports_of(source: Source, modules: Collection[str]) -> set[str]:
 
     A package that it is in itself counts only if it takes a name from it: it is being imported by then.
     """
-    taken = {name for node in _at_once(source.tree) for name in _taken(node, modules)}
+    taken = named_imports(source, modules)
     packages = (
         {package for name in taken for package in _packages(name)}
         - set(_packages(source.module))
         - {source.module}
     )
-    return (taken | packages).intersection(modules)
+    return taken | packages.intersection(modules)
+
+
+def named_imports(source: Source, modules: Collection[str]) -> set[str]:
+    """Return those of ``modules`` that ``source`` names in its imports."""
+    return {name for node in _at_once(source.tree) for name in _taken(node, modules)}.intersection(modules)
+
+
+def longest_chain(imports: Mapping[str, set[str]]) -> list[str]:
+    """Return the longest chain of modules of which each imports the next; none may import one another."""
+    chains: dict[str, list[str]] = {}
+    for module in TopologicalSorter(imports).static_order():
+        chains[module] = [module, *max((chains[one] for one in imports[module]), key=len, default=[])]
+    return max(chains.values(), key=len, default=[])
 
 
 def _at_once(node: ast.AST) -> Iterator[ast.AST]:

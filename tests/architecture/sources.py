@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("broker_config", "goondan_tasks", "workers")
+PACKAGES = ("broker_config", "goondan_tasks", "goondan_web", "workers")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -30,7 +30,7 @@ class Source:
 
 @cache
 def python_sources() -> tuple[Source, ...]:
-    """Return every Python file of the three packages; the search for garbage would take most of the time."""
+    """Return every Python file of the packages; the search for garbage would take most of the time."""
     files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
     gc.disable()
     try:

@@ -111,7 +111,7 @@ def test_redis_keeps_what_it_accepted() -> None:
 def test_nothing_is_open_to_other_machines() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
 
-    assert ports == ["127.0.0.1:5555:5555"]
+    assert ports == ["127.0.0.1:8765:8765", "127.0.0.1:5555:5555"]
 
 
 def test_every_service_says_whether_it_is_well() -> None:
@@ -246,7 +246,7 @@ def test_a_change_of_the_sources_fetches_no_package_again() -> None:
 def test_every_service_has_a_memory_limit() -> None:
     limits = {name: service.get("mem_limit") for name, service in SERVICES.items()}
 
-    assert limits == {**dict.fromkeys(WORKERS, "1g"), "redis": "1g", "flower": "512m"}
+    assert limits == {**dict.fromkeys([*WORKERS, "connectors"], "1g"), "redis": "1g", "flower": "512m"}
 
 
 def test_the_commands_of_the_container_files_exist() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.imports import imports_of
+from tests.architecture.imports import imports_of, longest_chain, named_imports
 from tests.architecture.sources import ROOT, Source, python_sources
 
 BROKER_LIBRARIES = {"celery", "kombu", "redis"}
@@ -45,12 +45,15 @@ OLDER_VERSION_SEAMS = {
     "workers.javascript.v1_context",
     "workers.revisions.factory",
 }
+#: how many modules the longest chain of imports may have
+DEEPEST = 22
 #: what of the extras each module may not load, after those above it
 WITHOUT = {
     **dict.fromkeys(AUTHORING_API, BROKER_LIBRARIES),
     "goondan_tasks.client": RARE | WORKER | COMMANDS,
     "goondan_tasks.testing": RARE | WORKER | COMMANDS,
     "goondan_tasks.cli.dev": RARE | WORKER,
+    "goondan_tasks.cli.doors": RARE | WORKER,
     "goondan_tasks.cli.oauth": RARE | WORKER,
     "goondan_tasks.cli.servers": RARE | WORKER,
     "workers.tasks": RARE,
@@ -110,6 +113,18 @@ def test_every_module_can_be_imported_first() -> None:
     sources = python_sources()
     names = {source.module for source in sources}
     assert cycle_in({source.module: imports_of(source, names) for source in sources}) == []
+
+
+def test_chains_of_imports_are_short() -> None:
+    sources = python_sources()
+    names = {source.module for source in sources}
+    chain = longest_chain({source.module: named_imports(source, names) for source in sources})
+    assert len(chain) <= DEEPEST, chain
+
+
+def test_the_longest_chain_of_imports_is_found() -> None:
+    imports = {"door": {"till", "drawer"}, "till": {"drawer"}, "drawer": set[str](), "sign": {"drawer"}}
+    assert longest_chain(imports) == ["door", "till", "drawer"]
 
 
 @pytest.mark.parametrize(

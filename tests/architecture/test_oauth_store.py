@@ -16,8 +16,14 @@ _WRITES = {
 }
 #: what people do at the command line
 _BY_HAND = {"goondan_tasks.cli.oauth"}
-#: what hands the store to the manager and the callback
-_ROOTS = {"goondan_tasks.cli.oauth", "workers.oauth"}
+#: what hands the store to the manager and the callback, and what is given the manager with it
+_ROOTS = {
+    "goondan_tasks.connectors.running",
+    "goondan_tasks.cli.oauth",
+    "goondan_tasks.oauth.consent",
+    "goondan_web.doors.oauth",
+    "workers.oauth",
+}
 
 
 def _writers() -> set[str]:
@@ -44,7 +50,8 @@ def test_what_tools_and_extensions_are_given_leads_to_no_store() -> None:
         source.module
         for source in python_sources()
         for node in ast.walk(source.tree)
-        if isinstance(node, ast.ImportFrom) and "open_store" in {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom)
+        and {"open_store", "open_manager"} & {alias.name for alias in node.names}
     }
 
     assert openers == _ROOTS

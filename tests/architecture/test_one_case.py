@@ -4,11 +4,7 @@ import subprocess
 import sys
 from collections import Counter
 
-import pytest
-
 from tests.architecture.sources import ROOT
-
-pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 FILES = ("tests/unit/goondan_tasks/contract/test_names.py", "tests/unit/broker_config/test_settings.py")
 
@@ -23,6 +19,9 @@ def cases(*options: str) -> Counter[str]:
         "-q",
         "-p",
         "no:cacheprovider",
+        # it is forked from a process that has imported plugins of pytest, which warns of that
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
         *options,
         *FILES,
     ]

@@ -48,7 +48,7 @@ SIGNATURES = {
     "goondan_tasks.authoring.agent_api:AgentContext.call": "self, tool, args=None, *, timeout=None",
     "goondan_tasks.authoring.agent_api:AgentContext.call_many": "self, calls",
     "goondan_tasks.authoring.tool_api:AgentRuntime.request": "self, target, event, options=None",
-    "goondan_tasks.authoring.tool_api:AgentRuntime.send": "self, target, event",
+    "goondan_tasks.authoring.tool_api:AgentRuntime.send": "self, target, event, options=None",
     "goondan_tasks.authoring.tool_api:AgentRuntime.spawn": "self, target, options=None",
     "goondan_tasks.authoring.tool_api:AgentRuntime.list": "self, options=None",
     "goondan_tasks.authoring.tool_api:AgentRuntime.catalog": "self",
@@ -182,7 +182,7 @@ def test_a_changed_signature_is_seen(changed: Callable[..., Any], fault: str) ->
 
 
 def test_a_call_has_these_fields_and_none_must_be_given() -> None:
-    assert set(CallFields.__annotations__) == FIELDS_OF_A_CALL | {"not_before", "delay"}
+    assert set(CallFields.__annotations__) == FIELDS_OF_A_CALL | {"not_before", "delay", "keep"}
     assert CallFields.__required_keys__ == frozenset()
 
 
@@ -216,7 +216,7 @@ def test_stack_of_tests_is_a_context_manager_with_these_members() -> None:
 def test_context_of_a_tool_has_these_members_and_none_that_was_removed() -> None:
     documented = {
         "agent_name", "instance_key", "turn_id", "trace_id", "tool_call_id", "message", "workdir", "logger",
-        "runtime", "progress", "cancelled", "deadline", "pending", "callback_url", "run_process",
+        "runtime", "progress", "emit", "cancelled", "deadline", "pending", "callback_url", "run_process",
     }  # fmt: skip
 
     assert documented <= set(dir(ToolContext))

@@ -41,13 +41,17 @@ BROAD_CATCHES = {
     "goondan_tasks/connectors/child.py main",
     "goondan_tasks/connectors/child.py _run_async",
     "goondan_tasks/connectors/child.py _run_plain",
+    "goondan_tasks/connectors/child_requests.py serve_on_loop.answer",
+    "goondan_tasks/connectors/child_requests.py serve_in_threads.answer",
     # the fault of one run ends no Connection
     "goondan_tasks/connectors/runner.py ConnectionRunner._run",
+    "goondan_tasks/connectors/triggers.py Trigger.try_call",
     # raised where the result of the trip is awaited
     "goondan_tasks/client/threads.py _settle",
+    "goondan_tasks/client/stream_hub.py StreamHub._run",
     # a step middleware may catch what the block of a Step raises, as around any other
-    "workers/agents/call_services.py AsyncEntryStep",
-    "workers/agents/call_services.py BlockingEntryStep",
+    "workers/agents/entry_steps.py AsyncEntryStep",
+    "workers/agents/entry_steps.py BlockingEntryStep",
     # what the client of the MCP SDK says
     "workers/mcp/transports.py HttpTransport.__aexit__",
 }

@@ -8,11 +8,12 @@ import secrets
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -57,11 +58,16 @@ class Replicated:
         old, new, *others = self.servers
         with control(old) as redis:
             redis.execute_command("FAILOVER", "TO", HOST, new.port)
-            wait_until(lambda: redis.info("replication")["role"] == "slave", SYNC_SECONDS)
+            wait_until(lambda: _has_failed_over(redis.info("replication")), SYNC_SECONDS)
         self.servers = [new, *others, old]
         for server in self.servers[1:]:
             self.follow(server)
         return new
+
+
+def _has_failed_over(info: Mapping[str, Any]) -> bool:
+    """Whether an old master is a replica, and may be told whom to follow."""
+    return (info["role"], info["master_failover_state"]) == ("slave", "no-failover")
 
 
 def control(server: EmbeddedRedis) -> Redis:

@@ -29,7 +29,7 @@ class Schedule:
     kill_every: float
 
 
-SCHEDULES = short_and_long(Schedule(400, 8, 2.0), Schedule(10_000, 120, 2.0), minutes=8)
+SCHEDULES = short_and_long(Schedule(200, 5, 1.5), Schedule(10_000, 120, 2.0), minutes=8)
 PATIENCE = 120
 
 

@@ -44,7 +44,7 @@ def test_a_handler_that_runs_for_many_leases_runs_once(stack: LocalStack, log: H
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("leases", short_and_long(1.5, 8, minutes=3))
+@pytest.mark.parametrize("leases", short_and_long(1.2, 8, minutes=3))
 def test_busy_workers_renew_their_leases_in_time(
     stack: LocalStack, log: HandlerLog, say: Say, leases: float
 ) -> None:

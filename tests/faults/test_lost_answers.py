@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from celery import Celery
 from redis import Redis
 
 from broker_config.queues import IN_FLIGHT
 from broker_config.scripts import Script
 from broker_config.settings import Settings
 from goondan_tasks.ledger.scripts import Scripts
+from tests.celery_apps import plain_celery
 from tests.faults.conftest import LOAD_BUNDLE, Say
 from tests.faults.crowd import AGENT, Answer, Crowd, numbered
 from tests.faults.finals import final_results
@@ -184,7 +184,7 @@ def test_results_that_are_sent_twice_are_stored_once(stack: ProxiedStack, log: H
 def test_messages_of_plain_producers_survive_a_lost_reservation(stack: ProxiedStack, log: HandlerLog) -> None:
     [reserve] = [moment for moment in MOMENTS if moment.name == "reserve"]
     cuts = stack.proxy.seen.cuts
-    with Celery(broker=stack.redis_url, backend=stack.redis_url, set_as_current=False) as celery:
+    with plain_celery(stack.redis_url, set_as_current=False) as celery:
         for start in range(0, 30, 10):
             stack.proxy.cut_at(reserve.matches, is_carried_out=True)
             calls = [

@@ -11,6 +11,7 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from goondan_tasks.testing import LocalStack
+from tests.celery_apps import plain_celery
 from tests.faults.conftest import Say
 from tests.faults.crowd import AGENT, Crowd, numbered
 from tests.faults.finals import final_results
@@ -51,7 +52,7 @@ class Control:
 @pytest.fixture
 def control(stack: LocalStack) -> Iterator[Control]:
     stack.start_worker(concurrency=4)
-    with Celery(broker=stack.redis_url, backend=stack.redis_url, set_as_current=False) as celery:
+    with plain_celery(stack.redis_url, set_as_current=False) as celery:
         yield Control(celery)
 
 

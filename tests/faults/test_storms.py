@@ -184,11 +184,19 @@ STORMS: dict[str, tuple[Callable[[Storm], None], int, int]] = {
     "kills-behind-a-slow-redis": (kill_behind_a_slow_redis, 8, 16),
     "half-open-connections": (half_open, 2, 10),
 }
+#: plain kills and freezes have a short form in test_killed_workers and test_long_and_frozen_workers
+SHORT_STORMS = ("kills-behind-a-slow-redis", "half-open-connections")
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", STORMS)
-@pytest.mark.parametrize("is_whole", short_and_long(False, True, minutes=10))
+@pytest.mark.parametrize(
+    ("is_whole", "name"),
+    [
+        pytest.param(*size.values, name, id=f"{size.id}-{name}", marks=size.marks)
+        for size in short_and_long(False, True, minutes=10)
+        for name in (STORMS if size.id == "whole" else SHORT_STORMS)
+    ],
+)
 def test_no_call_is_lost_and_none_that_must_not_runs_twice(
     log: HandlerLog, chance: random.Random, say: Say, name: str, is_whole: bool
 ) -> None:

@@ -162,7 +162,7 @@ class Storm:
     restart_every: float
 
 
-STORMS = short_and_long(Storm(30, 12, 1.5, 6.0), Storm(60, 32, 2.0, 8.0), minutes=10)
+STORMS = short_and_long(Storm(18, 9, 1.5, 3.0), Storm(60, 32, 2.0, 8.0), minutes=10)
 
 
 @pytest.mark.parametrize("storm", STORMS)

@@ -19,8 +19,9 @@ from tests.unit.goondan_tasks.cli.invoke import goondan as invoke
 PROGRAM = (sys.executable, "-m", "goondan_tasks")
 #: what a server may take to end, and a command
 SERVER_SECONDS = COMMAND_SECONDS = 60
-#: commands that serve, or that speak with their user
-_SERVERS = {"callbacks", "chat", "dev", "flower", "mcp-server", "worker"}
+#: commands that serve, or that speak with their user; they configure the logging of their process
+_SERVERS = {"callbacks", "chat", "connectors run", "dev", "flower", "mcp-server", "metrics", "oauth serve"}
+_SERVERS |= {"serve", "worker"}
 
 
 def environment(**settings: object) -> dict[str, str]:
@@ -33,7 +34,7 @@ def goondan(
     *arguments: str, env: dict[str, str], cwd: Path | None = None, stdin: str | None = None
 ) -> Outcome:
     """Run a command to its end, within this process unless it serves or holds a session."""
-    if arguments[0] in _SERVERS:
+    if not _SERVERS.isdisjoint((arguments[0], " ".join(arguments[:2]))):
         return goondan_program(*arguments, env=env, cwd=cwd, stdin=stdin)
     with mock.patch.dict(os.environ, env, clear=True), chdir(cwd or Path.cwd()):
         outcome = invoke(*arguments, stdin=stdin)

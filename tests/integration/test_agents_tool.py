@@ -1,4 +1,4 @@
-"""The built-in Tool ``agents``: a model reaches the other agents of its swarm by tool calls."""
+"""The built-in Tool ``agents`` and Extension ``timer``: a model reaches other agents, and itself later."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
+from tests.integration.results import error_of
 from tests.waiting import wait_until
 from workers.testing import run_tool
 
@@ -117,3 +118,64 @@ def test_without_a_worker_there_are_no_other_agents_to_reach() -> None:
 
     assert error is not None
     assert error.message == "Agent runtime interface is not available in ToolContext.runtime"
+
+
+def timer(stack: LocalStack, export: str, instance: str, **args: Any) -> ToolCallResult:
+    return stack.client.call("echo", f"timer__{export}", args, instance_key=instance, timeout=30)
+
+
+def test_timer_comes_as_an_event_of_its_own_instance(stack: LocalStack) -> None:
+    set_timer = timer(stack, "schedule", "clock", text="tea", inSeconds=0.3).output
+
+    wait_until(lambda: heard(stack, "clock") == "timer tea\n")
+
+    assert timer(stack, "list", "clock").output == {"count": 0, "timers": []}
+    assert timer(stack, "cancel", "clock", id=set_timer["id"]).error is not None
+
+
+def test_timers_are_listed_and_cancelled_by_their_own_instance_only(stack: LocalStack) -> None:
+    late = timer(stack, "schedule", "desk", text="late", inSeconds=7_000).output
+    soon = timer(stack, "schedule", "desk", text="soon", inSeconds=3_600).output
+    listed = timer(stack, "list", "desk").output
+    other = timer(stack, "list", "elsewhere").output
+    code, message = error_of(timer(stack, "cancel", "elsewhere", id=soon["id"]))
+    cancelled = timer(stack, "cancel", "desk", id=soon["id"]).output
+
+    assert listed["timers"] == [{**soon, "text": "soon"}, {**late, "text": "late"}]
+    assert (other["count"], cancelled["cancelled"]) == (0, True)
+    assert (code, "has no timer" in message) == ("E_TOOL", True)
+    assert [one["id"] for one in timer(stack, "list", "desk").output["timers"]] == [late["id"]]
+    assert [one.id for one in stack.client.calls("echo", status="scheduled")] == [late["id"]]
+    timer(stack, "cancel", "desk", id=late["id"])
+
+
+def test_instance_has_no_more_timers_than_its_agent_allows(stack: LocalStack) -> None:
+    made = [timer(stack, "schedule", "full", text="x", inSeconds=3_600) for _ in range(3)]
+
+    code, message = error_of(made[2])
+    for one in made[:2]:
+        timer(stack, "cancel", "full", id=one.output["id"])
+
+    assert (code, "has 2 timers" in message) == ("E_TOOL", True)
+    assert timer(stack, "schedule", "full", text="x", inSeconds=0).error is None
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({"text": "x"}, "one of the two"),
+        ({"text": "x", "inSeconds": 1, "at": "2026-12-01T09:00Z"}, "one of the two"),
+        ({"text": "x", "inSeconds": 7_201}, "may be 7,200 seconds ahead"),
+        ({"text": "x", "at": "2999-12-01T09:00Z"}, "may be 7,200 seconds ahead"),
+        ({"text": "x", "at": "tomorrow"}, "not an ISO 8601 time"),
+        ({"text": "", "inSeconds": 1}, "text"),
+        ({"text": "x", "inSeconds": -1}, "inSeconds"),
+    ],
+)
+def test_wrong_timer_is_an_error_that_the_model_can_read(
+    stack: LocalStack, args: dict[str, Any], told: str
+) -> None:
+    code, message = error_of(timer(stack, "schedule", "wrong", **args))
+
+    assert code == "E_TOOL_INVALID_ARGS"
+    assert told in message

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from broker_config.queues import call_queue, events_queue, wake_up_key
 from goondan_tasks.contract.errors import NotReplayableError
 from goondan_tasks.testing import LocalStack
+from tests.celery_apps import plain_celery
 from tests.integration.bad_messages import bad_messages
 from tests.integration.conftest import CALLS_BUNDLE
 from tests.waiting import wait_until
@@ -86,12 +86,12 @@ def test_a_message_without_a_call_is_a_dead_letter_that_says_what_it_was(
 
 
 def test_producer_of_an_unknown_task_gets_an_error(stack: LocalStack) -> None:
-    app = Celery(broker=stack.redis_url, backend=stack.redis_url)
-    app.conf.broker_transport_options = {"priority_steps": [0]}
-    with app.connection_for_write() as connection:
-        waiting = app.send_task("celery.map", args=["x", []], queue="agent.smith", connection=connection)
-        with pytest.raises(Exception, match=r"celery\.map") as raised:
-            waiting.get(timeout=PATIENCE)
+    with plain_celery(stack.redis_url) as app:
+        app.conf.broker_transport_options = {"priority_steps": [0]}
+        with app.connection_for_write() as connection:
+            waiting = app.send_task("celery.map", args=["x", []], queue="agent.smith", connection=connection)
+            with pytest.raises(Exception, match=r"celery\.map") as raised:
+                waiting.get(timeout=PATIENCE)
     assert type(raised.value).__name__ == "NotRegistered"
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from broker_config.keys import Keys
@@ -62,6 +63,23 @@ spec:
     changesets: {enabled: true}
 """
 
+OAUTH_APP = """\
+---
+apiVersion: goondan.ai/v1
+kind: OAuthApp
+metadata: {name: slack-bot}
+spec:
+  provider: slack
+  flow: authorizationCode
+  subjectMode: user
+  client: {clientId: {value: our-id}, clientSecret: {value: s3cret}}
+  endpoints:
+    authorizationUrl: https://slack.example/authorize
+    tokenUrl: https://slack.example/token
+    userInfoUrl: https://slack.example/userinfo
+  scopes: [chat:write]
+  redirect: {callbackPath: /oauth/callback}
+"""
 LISTENER = BUNDLE[BUNDLE.index("---") :].replace("speaker", "listener")
 SLEEPER = "handlers = {'word': lambda ctx, input: time.sleep(600)}\n"
 TOOL = "handlers = {'word': lambda ctx, input: '%s'}\n"
@@ -126,7 +144,8 @@ def running(
     place = bundle.parent
     settings = environment(state_root=place / "state", cache_dir=place / "cache", grace_seconds=grace_seconds)
     env = {**settings, **variables, "MARK": mark}
-    dev = Dev(start("dev", str(bundle), "--json", *options, env=env), mark)
+    serves = () if "--serve" in options else ("--no-serve",)
+    dev = Dev(start("dev", str(bundle), "--json", *serves, *options, env=env), mark)
     reader = threading.Thread(target=_read_lines, args=(dev,))
     reader.start()
     try:
@@ -160,8 +179,9 @@ def _read_document(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def test_every_agent_has_a_worker_and_everything_ends_with_ctrl_c(bundle: Path) -> None:
-    with running(bundle) as dev:
+    with running(bundle, "--serve") as dev:
         assert dev.say() == "hello"
+        wait_until(lambda: "goondan_up 1.0" in _page(f"{dev.places['serverUrl']}/metrics"), PATIENCE)
         assert dev.places["agents"] == ["speaker"]
         assert dev.places["workspace"] == folder_workspace(bundle)
         assert dev.has_said(f"instances (workspace {folder_workspace(bundle)})")
@@ -183,6 +203,21 @@ def _page(url: str) -> str:
             return text
     except OSError:
         return ""
+
+
+def _status(url: str) -> int:
+    try:
+        return httpx2.get(url, timeout=30).status_code
+    except httpx2.TransportError:
+        return 0
+
+
+def test_door_of_oauth_opens_with_the_first_app(bundle: Path) -> None:
+    with running(bundle, "--no-flower", "--serve") as dev:
+        callback = f"{dev.places['serverUrl']}/oauth/callback"
+        wait_until(lambda: _status(callback) == 404, PATIENCE)
+        (bundle / "goondan.yaml").write_text(BUNDLE + OAUTH_APP, encoding="utf-8")
+        wait_until(lambda: _status(callback) == 400, PATIENCE, show=lambda: dev.lines)
 
 
 def test_workers_take_a_change_in_place_and_no_fault(bundle: Path) -> None:

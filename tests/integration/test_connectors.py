@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.connectors.child import LEASE_OVER
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import PROGRAM, environment, goondan
 from tests.javascript_runtimes import NAMES, runtime
+from tests.processes import runs
 from tests.waiting import wait_until
 
 CONNECTORS_BUNDLE = Path(__file__).parents[1] / "bundles" / "connectors"
@@ -38,11 +40,16 @@ class Office:
         with (self.folder / "events").open("a") as file:
             file.writelines(json.dumps(event) + "\n" for event in events)
 
-    def run(self, *names: str, **variables: str) -> "subprocess.Popen[bytes]":
+    def run(self, *names: str, lines: str = "", **variables: str) -> "subprocess.Popen[bytes]":
+        """Start the program; ``lines`` are its standard input."""
+        (self.folder / "lines").write_text(lines)
         log = self.folder / f"log-{len(self.processes)}"
-        with log.open("wb") as stderr:
+        with log.open("wb") as stderr, (self.folder / "lines").open("rb") as stdin:
             process = subprocess.Popen(
-                [*PROGRAM, "connectors", "run", *names], env={**self.environment, **variables}, stderr=stderr
+                [*PROGRAM, "connectors", "run", *names],
+                env={**self.environment, **variables},
+                stdin=stdin,
+                stderr=stderr,
             )
         self.processes.append(process)
         return process
@@ -124,6 +131,8 @@ def test_events_reach_the_agents_and_instances_that_rules_name(office: Office, l
     assert "takes the instance from the property 'room'" in refused["error"]
     assert "The event is not valid: message" in invalid["error"]
     assert [one["agent"] for one in accepted] == ["expert", "expert", "clerk", "clerk", "clerk"]
+    for one_each in ("turn", "trace"):
+        assert len({one[one_each] for one in office.lines("handled")}) == 5
     photo = next(one for one in office.lines("handled") if one["type"] == "photo")
     assert photo["source"] == {"kind": "connector", "name": name}
     assert photo["auth"] == {"actor": {"id": "ann"}}
@@ -174,24 +183,32 @@ def test_another_process_goes_on_where_a_killed_one_has_stopped(office: Office) 
     wait_until(lambda: not Path(f"/proc/{begins[0]}").exists(), PATIENCE)
 
 
-def test_frozen_process_loses_the_lease_and_ends_its_connector(office: Office) -> None:
-    first = office.run("notes")
+@pytest.mark.parametrize("language", ["python", *NAMES])
+def test_frozen_process_loses_the_lease_and_ends_its_connector(office: Office, language: str) -> None:
+    name, variables = connection(language), {"GOONDAN_JAVASCRIPT": "" if language == "python" else language}
+    first = office.run(name, **variables)
     wait_until(lambda: office.lines("seen"), PATIENCE, show=office.log)
     os.kill(first.pid, signal.SIGSTOP)
-    office.run("notes")
+    office.run(name, **variables)
     wait_until(lambda: len(office.lines("seen")) == 2, PATIENCE, show=lambda: office.log(1))
-    os.kill(first.pid, signal.SIGCONT)
     old = office.lines("seen")[0]["pid"]
+    assert not runs(old)
+    os.kill(first.pid, signal.SIGCONT)
     wait_until(lambda: not Path(f"/proc/{old}").exists(), PATIENCE)
     wait_until(lambda: "connector.failed" in office.log(), PATIENCE)
     office.write(note("after", properties={"room": "attic"}))
     wait_until(lambda: office.handled() == [("clerk", "attic", "after")], PATIENCE)
-    assert "could not be renewed" in office.log() or "has taken its lease" in office.log()
+    # whichever is seen first: the end of the connector, which has ended by itself, or that of the lease
+    reasons = ("could not be renewed", "has taken its lease", f"It ended with {LEASE_OVER}.")
+    assert any(reason in office.log() for reason in reasons), office.log()
 
 
 def test_failing_connector_is_started_again_and_disturbs_no_other(office: Office) -> None:
-    office.run("failing", "plain")
+    office.run("failing", "plain", "notes", SECRET_NOTES_TOKEN="")
     wait_until(lambda: office.log().count("the chat is away") >= 4, PATIENCE, show=office.log)
+    assert "connector.not_started" in office.log()
+    assert "Connection 'notes': " in office.log()
+    assert "Running failing, plain on" in office.log()
     wait_until(lambda: len(office.seen()) == 3, PATIENCE, show=office.log)
     assert [one["cursor"] for one in office.seen()] == [{"last": 0}, {"last": 1}, {"last": 2}]
     wait_until(lambda: len(office.handled()) == 3, PATIENCE)
@@ -205,11 +222,42 @@ def test_hostile_connector_gets_errors_and_disturbs_no_other(office: Office) -> 
     wait_until(lambda: "a message that cannot be read" in office.log(), PATIENCE, show=office.log)
     wait_until(lambda: office.handled() == [("clerk", "attic", "beside it")], PATIENCE)
     answers = [one["answer"] for one in office.seen() if "answer" in one]
-    assert answers[:10] == ["ConnectorError"] * 10
+    assert answers[:11] == ["ConnectorError"] * 11
 
 
 def test_program_ends_when_all_connectors_have_returned(office: Office) -> None:
     assert office.run("plain").wait(PATIENCE) == 0
+
+
+def test_lines_of_the_standard_input_are_events(office: Office) -> None:
+    given = {"text": "by JSON", "instanceKey": "desk", "properties": {"urgent": True}}
+    first = office.run("terminal", lines=f"hello\n\n{json.dumps(given)}\n" + '{"name": 5}\nlast')
+    assert first.wait(PATIENCE) == 0
+    assert office.run("terminal", lines="on the next day\n").wait(PATIENCE) == 0
+    wait_until(lambda: len(office.handled()) == 4, PATIENCE, show=office.log)
+
+    assert office.handled() == [
+        ("clerk", "cli:0", "hello"),
+        ("clerk", "cli:4", "last"),
+        ("clerk", "cli:5", "on the next day"),
+        ("clerk", "desk", "by JSON"),
+    ]
+    assert "The event is not valid: name" in office.log()
+
+
+def test_lines_reach_a_connector_in_typescript(office: Office) -> None:
+    runtime("node")
+    assert office.run("terminal-typescript", lines="hello\nlast").wait(PATIENCE) == 0
+    wait_until(lambda: len(office.handled()) == 2, PATIENCE, show=office.log)
+    assert [text for _, _, text in office.handled()] == ["0 hello", "1 last"]
+
+
+def test_two_connections_cannot_read_one_terminal(office: Office) -> None:
+    shown = goondan("connectors", "run", "terminal", "terminal-typescript", env=office.environment)
+
+    assert shown.exit_code == 3
+    assert "terminal and terminal-typescript all read the standard input" in shown.stderr
+    assert "goondan connectors run terminal" in shown.stderr
 
 
 def test_events_wait_for_redis(office: Office) -> None:
@@ -253,3 +301,24 @@ def test_missing_secret_ends_the_start(office: Office) -> None:
     del office.environment["SECRET_NOTES_TOKEN"]
     assert office.run("notes").wait(PATIENCE) == 3
     assert "SECRET_NOTES_TOKEN" in office.log()
+
+
+def test_answers_go_back_by_the_tool_that_the_connection_names(
+    office: Office, running: tuple[LocalStack, Path]
+) -> None:
+    posted = running[1].with_name("posted")
+    office.write(
+        note("answer to the attic", properties={"room": 12, "mood": "calm"}, id="1"),
+        note("nothing to say", properties={"room": 13}),
+        note("answer to all", properties={"room": 14, "urgent": True}),
+    )
+    office.run("notes")
+    wait_until(
+        lambda: posted.exists() and len(posted.read_text().splitlines()) == 2, PATIENCE, show=office.log
+    )
+
+    replies = sorted((json.loads(line) for line in posted.read_text().splitlines()), key=str)
+    assert replies == [
+        {"room": 12, "text": "to the attic", "agent": "clerk"},
+        {"room": 14, "text": "to all", "agent": "expert"},
+    ]

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from celery import Celery
 
 from goondan_tasks.testing import LocalStack
+from tests.celery_apps import plain_celery
 from tests.integration.diary import BUNDLE, Diary
 from tests.integration.results import code_of
 from tests.waiting import wait_until
@@ -111,7 +111,7 @@ def test_an_unknown_outcome_is_that_of_every_call_with_the_key(diary: Diary) -> 
 
 def test_keys_work_for_plain_celery_producers(shop: LocalStack, diary: Diary) -> None:
     call = diary.call("once__work", "plain", idempotencyKey="k-6")
-    with Celery(broker=shop.redis_url, backend=shop.redis_url) as app:
+    with plain_celery(shop.redis_url) as app:
         sent = [
             app.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.clerk") for _ in range(5)
         ]

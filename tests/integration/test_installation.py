@@ -67,9 +67,10 @@ COMMANDS = {
     "dev": "all",
     "demo": "worker,embedded",
     "flower": "cli",
-    "metrics": "cli",
+    "metrics": "web",
     "mcp-server --agent asker": "mcp",
-    "callbacks serve": "serve",
+    "callbacks serve": "web",
+    "serve": "web",
     "oauth serve": "oauth",
     "oauth rotate-key": "oauth",
 }
@@ -122,7 +123,7 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     run_pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     [wheel] = folder.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    run_pip("--python", str(folder / "venv" / "bin" / "python"), "install", str(wheel))
+    run_pip("--python", str(folder / "venv" / "bin" / "python"), "install", "--no-compile", str(wheel))
     (folder / "bundle").mkdir()
     (folder / "bundle" / "goondan.yaml").write_text(MCP_BUNDLE, encoding="utf-8")
     return Environment(folder)
@@ -143,7 +144,7 @@ def test_the_host_of_typescript_its_types_and_the_starters_are_in_the_wheel(ligh
 @pytest.fixture(scope="module")
 def typer_path(light: Environment) -> str:
     """Return the folder of a Typer that another package of the environment could have brought."""
-    run_pip("install", "--target", str(light.folder / "others"), "--no-deps", *TYPER)
+    run_pip("install", "--no-compile", "--target", str(light.folder / "others"), "--no-deps", *TYPER)
     return str(light.folder / "others")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from celery import Celery
 from redis import Redis
 
 from broker_config.keys import Keys
@@ -17,6 +16,7 @@ from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.ledger.limiter import RESERVED
 from goondan_tasks.testing import LocalStack
+from tests.celery_apps import plain_celery
 from tests.integration.crew import Crew
 from tests.integration.diary import BUNDLE, Diary
 from tests.waiting import wait_until
@@ -240,7 +240,7 @@ def test_limits_outlive_a_restart_of_redis(diary: Diary) -> None:
 
 
 def test_limits_hold_for_calls_of_plain_celery(shop: LocalStack, diary: Diary) -> None:
-    with Celery(broker=shop.redis_url, backend=shop.redis_url) as app:
+    with plain_celery(shop.redis_url) as app:
         sent = [
             app.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.clerk")
             for call in (diary.call("desk__solo", f"n{number}", seconds=0.05) for number in range(10))
@@ -275,7 +275,7 @@ def test_calls_of_a_plain_celery_program_wait_in_the_order_in_which_they_were_se
 ) -> None:
     crew.muster(concurrency=8)
     names = [f"p{number}" for number in range(20)]
-    with Celery(broker=stack.redis_url, backend=stack.redis_url) as app:
+    with plain_celery(stack.redis_url) as app:
         sent = [
             app.send_task(
                 "goondan.tool_call",

@@ -319,9 +319,14 @@ def test_an_instance_can_be_named(doors: Doors) -> None:
 
 def post(url: str, **headers: str) -> int:
     """Begin a conversation and return the HTTP status."""
+    return begun(url, **headers).status_code
+
+
+def begun(url: str, **headers: str) -> httpx2.Response:
+    """Begin a conversation."""
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HANDSHAKE}
     accept = {"Accept": "application/json, text/event-stream"}
-    return httpx2.post(url, json=body, headers={**accept, **headers}, timeout=PATIENCE).status_code
+    return httpx2.post(url, json=body, headers={**accept, **headers}, timeout=PATIENCE)
 
 
 def ask(url: str, number: int, method: str, session: str = "", **params: Any) -> Any:
@@ -394,18 +399,34 @@ def test_a_page_of_another_site_is_refused(doors: Doors) -> None:
 
 
 def test_a_token_must_be_shown_if_one_is_set(doors: Doors) -> None:
-    async def use(url: str) -> Any:
-        async with with_token(url, "s3cret") as client:
+    async def use(url: str, token: str) -> Any:
+        async with with_token(url, token) as client:
             return await client.call_tool("echo__args", {"n": 1})
 
-    with mcp_over_http(doors.stack, http_token="s3cret", public_url="https://tools.example/mcp") as url:
+    several = {
+        "ci": {"token": "s3c0nd", "scopes": ["call:smith"], "user": "U1"},
+        "reader": {"token": "th1rd", "scopes": ["read", "call:planner"]},
+    }
+    public_url = "https://tools.example/mcp"
+    with mcp_over_http(
+        doors.stack, http_token="s3cret", http_tokens=json.dumps(several), public_url=public_url
+    ) as url:
         assert post(url) == 401
         assert post(url, Authorization="Bearer wrong") == 401
         assert post(url, Authorization="Basic s3cret") == 401
         assert post(url, Authorization="Bearer s3cret", Host="tools.example") == 200
         assert post(url, Authorization="Bearer s3cret", Origin="https://tools.example") == 200
         assert post(url, Authorization="Bearer s3cret", Origin="https://evil.example") == 403
-        assert asyncio.run(use(url)).structured_content == {"n": 1}
+        assert post(url, Authorization="Bearer th1rd") == 403
+        results = [asyncio.run(use(url, token)) for token in ("s3cret", "s3c0nd")]
+        assert [one.structured_content for one in results] == [{"n": 1}] * 2
+        session = begun(url, Authorization="Bearer s3c0nd").headers["Mcp-Session-Id"]
+        taken = {"Mcp-Session-Id": session}
+        assert post(url, Authorization="Bearer s3cret", **taken) == 404
+
+    ids = [one.meta["goondan.ai/callId"] for one in results]
+    auths = [doors.stack.client.record(call_id).call.auth for call_id in ids]
+    assert auths == [None, {"subjects": {"user": "U1"}}]
 
 
 def test_remote_client_without_a_token_is_refused(doors: Doors) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import AgentUnavailableError
 from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
+from tests.celery_apps import plain_celery
 from tests.integration.goondan_process import environment, goondan, start
 from tests.processes import with_environment
 from tests.waiting import wait_until
@@ -318,8 +318,7 @@ def test_whoever_waits_for_an_answer_is_told_too_and_an_event_that_nobody_waits_
 
 def test_a_call_of_plain_celery_ends_so_too(stage: Stage) -> None:
     stage.write_entry("1 / 0\n")
-    app = Celery(broker=stage.stack.redis_url, backend=stage.stack.redis_url)
-    with stage.orchestrator():
+    with plain_celery(stage.stack.redis_url) as app, stage.orchestrator():
         sent = app.send_task(
             "goondan.tool_call",
             kwargs={"call": {"agentName": "speaker", "toolName": "say__word", "args": {}}},
@@ -327,7 +326,6 @@ def test_a_call_of_plain_celery_ends_so_too(stage: Stage) -> None:
         )
         result = sent.get(timeout=PATIENCE)
         within(PATIENCE, lambda: stage.agent()["backlog"] == 0)
-    app.close()
 
     assert result["error"]["code"] == "E_AGENT_UNAVAILABLE"
 

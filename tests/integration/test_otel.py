@@ -46,7 +46,7 @@ def test_the_workers_span_stands_below_the_producers(
     assert above.parent is not None
     assert above_ids is not None
     assert (above.name, above.parent.span_id) == ("send agent.smith", ids.span_id)
-    assert span["name"] == f"smith {tool}"
+    assert span["name"] == f"execute_tool {tool}"
     assert span["kind"] == "SpanKind.CONSUMER"
     assert span["context"]["trace_id"] == hex_id(ids.trace_id, 32)
     assert span["parent_id"] == hex_id(above_ids.span_id, 16)

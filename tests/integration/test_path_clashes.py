@@ -59,7 +59,7 @@ def run(command: tuple[str, ...], cwd: Path, *path: Path) -> "subprocess.Complet
     )
 
 
-@pytest.mark.parametrize("package", ["broker_config", "goondan_tasks", "workers"])
+@pytest.mark.parametrize("package", ["broker_config", "goondan_tasks", "goondan_web", "workers"])
 def test_goondan_names_a_package_that_hides_one_of_ours(tmp_path: Path, package: str) -> None:
     folder = hide(tmp_path, package)
 

@@ -13,7 +13,7 @@ from redis import Redis
 
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis
-from goondan_tasks.client import Client
+from goondan_tasks.client import Client, TextDelta, TurnEnded
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.goondan_process import environment, goondan
@@ -120,3 +120,20 @@ def test_user_who_may_not_name_its_connection_is_connected_all_the_same() -> Non
         place = urlsplit(server.url).netloc.rpartition("@")[2]
         with connect(f"redis://plain:PASSWORD@{place}/0") as redis:
             assert redis.ping()
+
+
+def test_streams_of_a_restricted_user_are_joined_at_the_end(restricted: RestrictedStack) -> None:
+    client = restricted.client
+    call = client.submit("smith", "echo__args", {}, delay=3600, keep=60)
+    key = f"goondan:turn-stream:{call.id}"
+    piece = b'[{"type":"text","step":0,"text":"one","answerId":"a"}]'
+    with Redis.from_url(restricted.redis.url) as redis:
+        redis.xadd(key, {"entries": piece, "answer": "1"})
+        call.cancel()
+
+        text, end = client.follow(call.id)
+
+        assert redis.xlen(key) == 3
+    assert isinstance(text.event, TextDelta)
+    assert isinstance(end.event, TurnEnded)
+    assert refused(restricted) == []

@@ -11,6 +11,7 @@ from redis import Redis
 
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
+from tests.celery_apps import close_connections
 from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.crew import Crew
 from tests.integration.diary import BUNDLE, Diary
@@ -26,6 +27,10 @@ class Control:
         self.celery = Celery(broker=redis_url, backend=redis_url, set_as_current=False)
         # a worker may take calls before it listens
         wait_until(lambda: self.celery.control.ping(timeout=1, limit=1), PATIENCE)
+
+    def close(self) -> None:
+        close_connections(self.celery)
+        self.celery.close()
 
     def __call__(self, command: str, **arguments: Any) -> Any:
         replies = self.celery.control.broadcast(
@@ -51,7 +56,7 @@ def stack(crew: Crew) -> LocalStack:
 def control(stack: LocalStack) -> Iterator[Control]:
     control = Control(stack.redis_url)
     yield control
-    control.celery.close()
+    control.close()
 
 
 def obstacle(stack: LocalStack, place: Path) -> PendingCall:
@@ -164,6 +169,6 @@ def test_a_worker_takes_the_calls_of_one_more_agent_and_keeps_its_limits(tmp_pat
         assert diary.most_at_once() == 1
         assert control("cancel_consumer", queue="agent.porter")["ok"]
         wait_until(lambda: any(one.agents == ("clerk",) for one in stack.client.workers()), PATIENCE)
-        control.celery.close()
+        control.close()
         stack.workers[0].send_signal(signal.SIGTERM)
         assert stack.workers[0].wait(PATIENCE) == 0

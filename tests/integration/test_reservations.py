@@ -17,6 +17,7 @@ from broker_config.settings import Settings
 from goondan_tasks.client import PendingCall
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.testing import LocalStack
+from tests.celery_apps import plain_celery
 from tests.integration.conftest import CALLS_BUNDLE
 from tests.integration.crew import Crew
 from tests.waiting import wait_until
@@ -163,7 +164,7 @@ def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_pa
     lasting = obstacle(stack, tmp_path / "a")
     wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
     revoked = stack.client.submit("smith", "echo__args", {})
-    with Celery(broker=stack.redis_url) as celery:
+    with plain_celery(stack.redis_url) as celery:
         wait_until_it_listens(celery)
         assert celery.control.revoke(revoked.id, reply=True, timeout=PATIENCE, limit=1)
     (tmp_path / "a" / "guest").touch()
@@ -180,7 +181,7 @@ def test_a_prefetch_multiplier_does_not_make_a_worker_reserve_what_would_go_back
     crew.muster(0)
     stack, options = crew.stack, ["--concurrency", "2", "--prefetch-multiplier", multiplier]
     command = [sys.executable, "-P", "-m", "celery", "-A", "goondan_tasks", "worker", "-Q", "agent.smith"]
-    with (tmp_path / "log").open("wb") as log, Celery(broker=stack.redis_url) as celery:
+    with (tmp_path / "log").open("wb") as log, plain_celery(stack.redis_url) as celery:
         worker = stack._group.start([*command, *options], env=stack._worker_environment(), output=log)
         try:
             stack._wait_until_ready([worker])

@@ -60,7 +60,7 @@ class Calls(threading.Thread):
     def run(self) -> None:
         """Call until it is enough."""
         while not self.enough.wait(0.2):
-            tools = [*["coat__word"] * 20, "box__word", "mirror__look"]
+            tools = [*["coat__word"] * 4, "box__word", "mirror__look"]
             calls = [self._client.submit("tailor", tool) for tool in tools]
             self.results += [call.result(60) for call in calls]
 

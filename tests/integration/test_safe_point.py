@@ -73,7 +73,7 @@ def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> 
 
     producer = threading.Thread(target=produce)
     producer.start()
-    for number in range(5):
+    for number in range(3):
         machines.switch(colour(f"shade-{number}"))
         # a producer looks once a second which revision is active
         wait_until(lambda number=number: has_run(f"shade-{number}"))  # type: ignore[misc]
@@ -81,7 +81,7 @@ def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> 
     producer.join(60)
 
     assert {result.status for result in results} == {"ok"}
-    require_outputs(machines, "shade-4")
+    require_outputs(machines, "shade-2")
 
 
 def test_a_step_keeps_its_revision_and_the_next_one_has_the_new_one_with_a_block(machines: Machines) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from celery import Celery
 
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import AgentNotFoundError
 from goondan_tasks.testing import LocalStack
+from tests.celery_apps import plain_celery
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
@@ -79,7 +79,6 @@ def test_one_worker_of_two_is_asked_by_name(stack: LocalStack) -> None:
 @pytest.mark.requirement("ipc.message-form")
 def test_a_shutdown_message_of_plain_celery_drains_the_workers_of_its_agent(stack: LocalStack) -> None:
     workers = [stack.start_worker(["smith"]) for _ in range(2)]
-    app = Celery(broker=stack.redis_url, backend=stack.redis_url)
     message = {
         "type": "shutdown",
         "from": "client",
@@ -87,11 +86,11 @@ def test_a_shutdown_message_of_plain_celery_drains_the_workers_of_its_agent(stac
         "payload": {"agent": "smith", "reason": "the shop closes"},
     }
 
-    app.send_task("goondan.event", kwargs={"message": message}, queue="agent.smith.events")
+    with plain_celery(stack.redis_url) as app:
+        app.send_task("goondan.event", kwargs={"message": message}, queue="agent.smith.events")
 
     assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
     assert all("the shop closes" in stack.log(worker) for worker in workers)
-    app.close()
 
 
 def test_shutdown_of_an_unknown_agent_drains_no_worker(stack: LocalStack) -> None:

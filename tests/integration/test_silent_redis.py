@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.cli.session import END_SECONDS
+from broker_config.hard_end import END_SECONDS
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, start
 from tests.integration.test_held_interpreter import noted

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,29 @@ def test_a_tool_outside_of_the_step_is_refused_just_as_the_specification_writes(
         "name": "ToolNotInCatalogError",
         "message": "Tool 'unknown__action' is not available in the current Tool Catalog.",
     }
+
+
+def test_calls_of_a_producers_step_begin_at_their_time(client: Client) -> None:
+    step = client.turn("plain-cook").step(timeout=PATIENCE)
+    begun = datetime.now(UTC)
+
+    [result] = step.run([call("stove__cook", '{"dish": "soup"}')], delay=0.4, timeout=PATIENCE)
+
+    assert result.error is None
+    assert datetime.fromisoformat(result.meta.started_at or "") >= begun + timedelta(seconds=0.4)
+    with pytest.raises(ToolInputValidationError, match="delay and not_before: give one of the two"):
+        step.run([], delay=1, not_before="2026-12-01T09:00Z")
+
+
+@pytest.mark.parametrize("agent", ["chef", "baker"])
+def test_calls_of_an_agents_step_begin_at_their_time(client: Client, agent: str) -> None:
+    begun = datetime.now(UTC)
+    answer = client.request(
+        agent, {"steps": [{"calls": [call("stove__context")], "delay": 0.4}]}, timeout=PATIENCE
+    )
+
+    assert len(answer.response["steps"][0]["messages"]) == 1
+    assert datetime.now(UTC) >= begun + timedelta(seconds=0.4)
 
 
 @pytest.mark.requirement("catalog.step-middleware", "guard.refuse-outside-catalog")

@@ -525,16 +525,12 @@ def test_requests_wait_for_tokens_that_all_workers_have_used(stack: LocalStack, 
     server.begin(in_turn(Answer("Well.", usage=Usage(10, 5))))
     assert [ask(stack, "metered").output for _ in range(2)] == ["Well."] * 2
     _, third = stack.client.ask("metered", "hello", timeout=PATIENCE, instance_key="thirsty")
-    wait_until(lambda: b"model.waits_for_tokens" in logs(stack), PATIENCE)
+    wait_until(lambda: waiting(stack, "metered") == 1, PATIENCE)
     assert (server.count, third.status()) == (2, "running")
     # a minute later
     stack.client._redis.delete(Keys().tokens("metered"))
     assert third.result(PATIENCE).output == "Well."
     assert server.count == 3
-
-
-def logs(stack: LocalStack) -> bytes:
-    return b"".join(path.read_bytes() for path in stack._logs.values())
 
 
 # --- more Turns than may wait

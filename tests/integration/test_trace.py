@@ -13,6 +13,7 @@ from goondan_tasks.contract.calls import new_call
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.testing import LocalStack
+from tests import celery_apps
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
@@ -27,7 +28,7 @@ def env(calls_stack: LocalStack) -> dict[str, str]:
 
 @pytest.fixture
 def plain_celery(calls_stack: LocalStack) -> Iterator[Celery]:
-    with Celery(broker=calls_stack.redis_url, backend=calls_stack.redis_url) as app:
+    with celery_apps.plain_celery(calls_stack.redis_url) as app:
         yield app
 
 

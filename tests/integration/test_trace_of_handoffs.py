@@ -135,5 +135,5 @@ def test_a_request_from_inside_of_a_span_belongs_to_its_trace(
     above = sent(producer_spans).get_span_context()
     assert above is not None
     assert (node.id, node.trace_id) == (answer.correlation_id, trace_id)
-    assert span_of(stack, node.id)["name"] == "reviewer delegate"
+    assert span_of(stack, node.id)["name"] == "invoke_agent reviewer"
     assert span_of(stack, node.id)["parent_id"] == f"0x{above.span_id:016x}"

@@ -209,13 +209,15 @@ def test_the_context_of_a_handler_is_that_of_the_documents_and_ours(call: Call) 
 
 
 @pytest.mark.requirement("context.runtime")
-def test_a_handler_reaches_other_agents(call: Call) -> None:
+def test_a_handler_reaches_other_agents(call: Call, stack: LocalStack) -> None:
     answer = call("mirror__agents").output
+    [later] = stack.client.calls("herald", status="scheduled")
 
     assert answer["accepted"] is True
     assert answer["response"] == {"heard": "hi"}
     assert answer["catalog"]["selfAgent"] == AGENT
     assert set(answer["catalog"]["availableAgents"]) == {AGENT, "herald"}
+    stack.client.pending(later.id).cancel()
 
 
 def test_a_handler_tells_progress_and_leaves_the_rest_to_others(stack: LocalStack) -> None:

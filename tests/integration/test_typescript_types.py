@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.goondan_process import environment, goondan
-from tests.node_packages import node, node_modules
+from tests.node_packages import FOLDERS, node, node_modules
 
 BUNDLES = Path(__file__).parent.parent / "bundles"
 TYPESCRIPT_BUNDLE, JAVASCRIPT_EXTENSIONS_BUNDLE = BUNDLES / "typescript", BUNDLES / "javascript-extensions"
@@ -69,3 +69,20 @@ def test_what_init_writes_and_the_documents_examples_compile(said: str) -> None:
 def test_the_compiler_finds_what_a_handler_must_not_do(said: str) -> None:
     for number, fault in enumerate(FAULTS.values()):
         assert re.search(rf"tools/fault-{number}\.ts.*(\n .*)*{re.escape(fault)}", said), said
+
+
+def test_the_client_and_programs_that_use_it_compile() -> None:
+    modules = node_modules("typescript")
+    compiled = subprocess.run(
+        [
+            node(),
+            str(modules / "typescript" / "bin" / "tsc"),
+            *("--project", str(FOLDERS / "client")),
+            *("--typeRoots", str(modules / "@types")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (compiled.returncode, compiled.stdout) == (0, "")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from goondan_tasks.bundle.resources import OAuthAppResource
+from goondan_tasks.bundle.oauth_app_spec import OAuthAppResource
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
 from tests.oauth_server.accounts import CLIENT_ID, CLIENT_SECRET

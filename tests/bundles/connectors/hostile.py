@@ -1,6 +1,8 @@
-"""Emits what is no event, and at last a message that is too long."""
+"""Emits what is no event, and at last writes a message of its own that is too long."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 
@@ -17,6 +19,7 @@ async def connect(ctx):
         event(message={"type": "text", "text": "\ud800"}),
         event(instanceKey="\ud800"),
         event(message={"type": "text", "text": "y" * 2_000_000}),
+        event(message={"type": "text", "text": "y" * 5_000_000}),
     ]:
         try:
             await ctx.emit(wrong)
@@ -33,4 +36,4 @@ async def connect(ctx):
             answer = type(error).__name__
         with Path(ctx.config["SEEN"]).open("a") as file:
             file.write(json.dumps({"answer": answer}) + "\n")
-    await ctx.emit(event(message={"type": "text", "text": "y" * 5_000_000}))
+    os.write(int(sys.argv[1]), b"y" * 5_000_000)

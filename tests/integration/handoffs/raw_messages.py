@@ -8,6 +8,7 @@ from celery import Celery
 from redis import Redis
 
 from broker_config.queues import wake_up_key
+from tests.celery_apps import close_connections
 
 
 def messages(redis: Redis, agent: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -33,6 +34,7 @@ class PlainProducer:
 
     def __exit__(self, *_: object) -> None:
         self._redis.close()
+        close_connections(self._app)
         self._app.close()
 
     def send(

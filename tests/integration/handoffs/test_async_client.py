@@ -106,7 +106,7 @@ def test_waiting_receives_leave_the_loops_threads_free(client: Client) -> None:
 
 
 def test_streams_and_receives_have_no_thread_that_the_end_of_the_process_waits_for(client: Client) -> None:
-    names = ("goondan-stream", "goondan-receive")
+    names = ("goondan-follow", "goondan-receive")
 
     def threads() -> list[threading.Thread]:
         return [one for one in threading.enumerate() if one.name in names]
@@ -116,8 +116,11 @@ def test_streams_and_receives_have_no_thread_that_the_end_of_the_process_waits_f
         receiving = asyncio.create_task(own.receive("mute", "as-daemon-receive"))
         async with aclosing(own.request_stream("mute", 1, instance_key="as-daemon-stream")) as events:
             await anext(events)
+            following = asyncio.create_task(anext(events))
             await asyncio.to_thread(wait_until, lambda: {one.name for one in threads()} == set(names))
             assert [one for one in threads() if not one.daemon] == []
+            following.cancel()
+            await asyncio.wait([following])
         receiving.cancel()
 
     asyncio.run(asyncio.wait_for(follow(), PATIENCE))

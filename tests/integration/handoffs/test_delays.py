@@ -1,12 +1,18 @@
 """Events that are scheduled for later: their places in the mailbox, and requests that wait for them."""
 
+import re
+from typing import Any
+
+import pytest
 from redis import Redis
 
 from broker_config.connections import redis_time
 from goondan_tasks.client import Client
+from goondan_tasks.contract.errors import HandoffError
 from goondan_tasks.contract.messages import epoch_milliseconds
 from goondan_tasks.testing import LocalStack
 from tests.integration.handoffs.notebook import Notebook
+from tests.integration.handoffs.words import ask
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -36,6 +42,50 @@ def test_request_waits_for_its_time_and_then_for_its_timeout(
     meta = client.pending(answer.id).result(0).meta
     assert answer.response == 42
     assert epoch_milliseconds(meta.started_at or "") >= begin + 2_000
+
+
+@pytest.mark.parametrize("agent", ["ann", "bob"])
+def test_agent_sends_another_one_an_event_for_later(client: Client, agent: str) -> None:
+    wanted = {"do": "send", "to": "cid", "event": {"input": {"do": "tell"}}, "options": {"delay": 3_600}}
+    sent = client.request(agent, wanted, timeout=PATIENCE).response
+    scheduled = client.pending(sent["id"])
+
+    status = scheduled.status()
+    scheduled.cancel()
+
+    assert status == "scheduled"
+
+
+@pytest.mark.parametrize("agent", ["ann", "bob"])
+def test_agent_waits_for_the_time_of_its_request_and_then_for_its_timeout(
+    handoffs_stack: LocalStack, client: Client, agent: str
+) -> None:
+    with Redis.from_url(handoffs_stack.redis_url) as redis:
+        begin = redis_time(redis)
+    wanted = ask("cid", {"do": "give", "value": 7}, options={"delay": 0.6, "timeoutMs": 1_400_000})
+    answer = client.request(agent, wanted, timeout=PATIENCE).response["answer"]
+
+    meta = client.pending(answer["id"]).result(0).meta
+    assert answer["response"] == 7
+    assert epoch_milliseconds(meta.started_at or "") >= begin + 600
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delay": -1}, "delay: must be a number of seconds"),
+        ({"delay": 1, "notBefore": "2026-12-01T09:00Z"}, "give one of the two"),
+        ({"notBefore": "tomorrow"}, "is not an ISO 8601 time"),
+        ({"notBefore": "2999-12-01T09:00Z"}, "is more than 366 days ahead"),
+        ({"before": 1}, "There is no option 'before'"),
+    ],
+)
+def test_wrong_time_of_an_agents_event_is_its_error(
+    client: Client, options: dict[str, Any], message: str
+) -> None:
+    wanted = {"do": "send", "to": "cid", "event": {"input": 1}, "options": options}
+    with pytest.raises(HandoffError, match=re.escape(message)):
+        client.request("ann", wanted, timeout=PATIENCE)
 
 
 def test_scheduled_event_can_be_delivered_now(client: Client) -> None:

@@ -72,7 +72,7 @@ async def ask_many(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> 
 
 
 async def send(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
-    return (await ctx.runtime.send(wanted["to"], wanted["event"])).to_wire()
+    return (await ctx.runtime.send(wanted["to"], wanted["event"], wanted.get("options"))).to_wire()
 
 
 async def call(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:

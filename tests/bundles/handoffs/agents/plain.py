@@ -61,7 +61,7 @@ def ask(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
 
 
 def send(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
-    return ctx.runtime.send(wanted["to"], wanted["event"]).to_wire()
+    return ctx.runtime.send(wanted["to"], wanted["event"], wanted.get("options")).to_wire()
 
 
 def call(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:

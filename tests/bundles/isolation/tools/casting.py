@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
+from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
 
 calls: list[str] = []
 
@@ -42,6 +42,20 @@ def raises(ctx: ToolContext, input: JsonObject) -> Any:
         "missing": FileNotFoundError,
     }
     raise kinds[input["kind"]](*input.get("args", ["too cold"]))
+
+
+def emits(ctx: ToolContext, input: JsonObject) -> Any:
+    """Emit numbers in text, a value, and more if that is asked for; say what cannot be emitted."""
+    for number in range(input.get("chunks", 1)):
+        ctx.emit(f"{number} ")
+    ctx.emit({"done": True})
+    try:
+        ctx.emit(object())
+    except ToolError as error:
+        said = error.code
+    if "raises" in input:
+        raise CastingError(input["raises"])
+    return said
 
 
 def exits(ctx: ToolContext, input: JsonObject) -> Any:
@@ -208,6 +222,7 @@ handlers: dict[str, ToolHandler] = {
     "echo": echo,
     "pid": pid,
     "raises": raises,
+    "emits": emits,
     "exits": exits,
     "leaves": leaves,
     "segfault": segfault,

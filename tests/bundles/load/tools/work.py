@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from goondan_tasks.errors import ToolError
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
 
@@ -48,10 +49,28 @@ def held(ctx: ToolContext, input: JsonObject) -> JsonObject:
     return output
 
 
+def flaky(ctx: ToolContext, input: JsonObject) -> JsonObject:
+    """Fail until it has ended ``fails`` times before."""
+    with open(input["log"]) as log:
+        ended = sum(line.startswith(f"end {input['number']} ") for line in log)
+    with lines(input) as output:
+        time.sleep(input["seconds"])
+    if ended < input["fails"]:
+        raise ToolError(f"Run {ended + 1} fails.", code="E_FLAKY")
+    return output
+
+
 async def on_the_loop(ctx: ToolContext, input: JsonObject) -> JsonObject:
     with lines(input) as output:
         await asyncio.sleep(input["seconds"])
     return output
 
 
-handlers: dict[str, ToolHandler] = {"sync": sync, "busy": busy, "held": held, "limited": sync, "async": on_the_loop}
+handlers: dict[str, ToolHandler] = {
+    "sync": sync,
+    "busy": busy,
+    "held": held,
+    "limited": sync,
+    "flaky": flaky,
+    "async": on_the_loop,
+}

@@ -18,10 +18,12 @@ async def begin_async(ctx: ToolContext, input: JsonObject) -> Pending:
 
 
 def linger(ctx: ToolContext, input: JsonObject) -> object:
-    """Tell where the job can be completed, and go on when the file ``until`` is there."""
-    told = Path(input["told"])
-    told.with_suffix(".new").write_text(ctx.callback_url)
-    told.with_suffix(".new").replace(told)
+    """Tell where the job can be completed, if asked for, and go on when the file ``until`` is there."""
+    ctx.progress(1, 2, "lingers")
+    if "told" in input:
+        told = Path(input["told"])
+        told.with_suffix(".new").write_text(ctx.callback_url)
+        told.with_suffix(".new").replace(told)
     while not Path(input["until"]).exists():
         time.sleep(0.01)
     return "done here" if input.get("ends") else ctx.pending("job-1")

@@ -9,7 +9,7 @@ def handle(ctx: AgentContext, event: AgentEvent) -> dict[str, Any]:
     told: list[Any] = []
     for wish in event.input["steps"]:
         with ctx.step(wish.get("message")) as step:
-            results = step.run(wish.get("calls", []))
+            results = step.run(wish.get("calls", []), delay=wish.get("delay"))
             told.append(
                 {
                     "index": step.index,

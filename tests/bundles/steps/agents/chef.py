@@ -11,7 +11,7 @@ async def handle(ctx: AgentContext, event: AgentEvent) -> dict[str, Any]:
     told: list[Any] = []
     for calls in plan["steps"]:
         async with ctx.step({**common, **calls.get("message", {})}) as step:
-            results = await step.run(calls.get("calls", []))
+            results = await step.run(calls.get("calls", []), delay=calls.get("delay"))
             told.append(
                 {
                     "index": step.index,

@@ -18,6 +18,7 @@ export const handlers: Record<string, ToolHandler> = {
 
   agents: async (ctx) => {
     const sent = await ctx.runtime!.send('herald', { input: 'hello' });
+    await ctx.runtime!.send('herald', { input: 'later' }, { notBefore: new Date(Date.now() + 3_600_000) });
     const asked = await ctx.runtime!.request('herald', { input: 'hi' }, { timeoutMs: 30_000 });
     return { accepted: sent.accepted, response: asked.response ?? null, catalog: await ctx.runtime!.catalog() };
   },

@@ -1,0 +1,275 @@
+"""The door ``console`` with real workers: pages, forms, who may use them, and what changes meanwhile."""
+
+import base64
+import html
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from goondan_tasks.cli.addresses import listening_socket
+from goondan_tasks.client import Client
+from goondan_tasks.machine.process import url_of
+from goondan_web.application import make_application
+from goondan_web.doors.console import console_door
+from goondan_web.server import served
+from tests.integration.http_api.test_operators import held
+from tests.waiting import wait_until
+
+PATIENCE = 60
+HOSTILE = "<script>alert(1)</script>\x1b[31m\u202egnp.exe"
+PAGES = (
+    "/console",
+    "/console/conversations",
+    "/console/calls?status=ok&agent=builder",
+    "/console/traces",
+    "/console/approvals",
+    "/console/dead-letters",
+    "/console/queues",
+    "/console/workers",
+    "/console/schedules",
+    "/console/connections",
+    "/console/try",
+    "/console/try/builder",
+    "/console/try/builder/guarded__wipe",
+    "/console/search?q=nothing-like-that",
+)
+
+
+@pytest.fixture(scope="module")
+def browser(client: Client) -> Iterator[TestClient]:
+    """Return a browser on this machine, where no token is needed."""
+    app = make_application([console_door(client, client.settings)], client.settings, "127.0.0.1")
+    with TestClient(app, base_url="http://127.0.0.1") as browser:
+        yield browser
+
+
+def post(browser: TestClient, path: str, **fields: str) -> str:
+    """Send a form; return the text of the page that it leads to."""
+    answer = browser.post(f"/console/{path}", data=fields)
+    assert answer.status_code == 200, answer.text
+    return html.unescape(answer.text)
+
+
+def test_each_page_is_html_that_loads_nothing_from_elsewhere_and_json_for_programs(
+    browser: TestClient, client: Client
+) -> None:
+    client.call("builder", "guarded__look", timeout=PATIENCE)
+    for path in PAGES:
+        page = browser.get(path)
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8"), path
+        assert "'unsafe" not in page.headers["content-security-policy"]
+        assert not re.search(r'(src|href|action)="(https?:)?//', page.text), path
+        assert not re.search(r"<script>|\son\w+=|\sstyle=", page.text), path
+        assert len(page.content) < 60_000
+        program = browser.get(f"{path}{'&' if '?' in path else '?'}format=json")
+        assert isinstance(program.json(), dict), path
+    for name in ("console.css", "console.js", "htmx.min.js", "hx-sse.min.js", "icon.svg"):
+        assert browser.get(f"/console/static/{name}").status_code == 200
+    assert browser.get("/console/static/..%2Frendering.py").status_code == 404
+
+
+def test_call_is_shown_with_what_it_was_given_as_text(browser: TestClient, client: Client) -> None:
+    call = client.submit(
+        "builder", "guarded__look", {"disk": HOSTILE, "password": "hunter2"}, instance_key="a/b"
+    )
+    call.result(PATIENCE)
+
+    page = browser.get(f"/console/calls/{call.id}").text
+
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "hunter2" not in page
+    assert "/console/conversations/builder/a%2Fb" in page
+    instance = browser.get("/console/conversations/builder/a%2Fb")
+    assert instance.status_code == 200
+    assert 'hx-sse:connect="/console/conversations/builder/a%2Fb"' in instance.text
+    trace = browser.get(f"/console/traces/{call.id}").text
+    assert "guarded__look of builder" in trace
+    assert browser.get("/console/calls/no-such-call").status_code == 404
+    listed = browser.get("/console/calls?tool=guarded__*&instance=a/b&format=json").json()["rows"]
+    assert [row["id"] for row in listed] == [call.id]
+
+
+def test_search_leads_to_what_has_the_name(browser: TestClient, client: Client) -> None:
+    call = client.submit("builder", "guarded__look", {})
+    call.result(PATIENCE)
+    for text in (call.id, call.id[:13]):
+        found = browser.get(f"/console/search?q={text}", follow_redirects=False)
+        assert found.headers["location"] == f"/console/calls/{call.id}"
+    agent = browser.get("/console/search?q=builder", follow_redirects=False)
+    assert agent.headers["location"] == "/console/calls?agent=builder"
+
+
+def test_approvals_are_decided_by_forms(browser: TestClient, client: Client) -> None:
+    approved, denied, cancelled = (held(client, f"console-{number}") for number in range(3))
+    assert "wait for a person" in browser.get("/console/approvals").text
+
+    assert "is approved, and runs" in post(browser, f"approvals/{approved.id}/approve")
+    assert "is denied" in post(browser, f"approvals/{denied.id}/deny", reason="not today")
+    assert "is cancelled" in post(browser, f"calls/{cancelled.id}/cancel")
+    late = browser.post(f"/console/approvals/{denied.id}/approve", data={})
+
+    assert approved.result(PATIENCE, wait_pending=True).output == {"wiped": "sda"}
+    assert "not today" in browser.get(f"/console/calls/{denied.id}").text
+    assert (late.status_code, "E_CALL_CLOSED" in late.text) == (409, True)
+
+
+def test_tool_is_tried_and_its_pending_call_completed_or_failed(browser: TestClient, client: Client) -> None:
+    begun = [
+        re.search(r"goondan show (\S+)", post(browser, "try/builder/jobs__begin", args="{}"))
+        for _ in range(2)
+    ]
+    first, second = (client.pending(one[1]) for one in begun if one)
+    for one in (first, second):
+        assert one.result(PATIENCE).meta.awaits == "completion"
+
+    assert "is completed" in post(browser, f"calls/{first.id}/resolve", output='{"done": true}')
+    assert "is completed" in post(browser, f"calls/{second.id}/fail", message="no disk")
+
+    assert first.result(PATIENCE, wait_pending=True).output == {"done": True}
+    error = second.result(PATIENCE, wait_pending=True).error
+    assert error is not None
+    assert "no disk" in error.message
+    for form in ({"args": "{"}, {"args": "[1"}):
+        assert browser.post("/console/try/builder/build__start", data=form).status_code == 400
+    assert browser.get("/console/try/builder/no__such").status_code == 404
+
+
+def test_form_that_is_sent_twice_begins_one_call(browser: TestClient, client: Client) -> None:
+    found = re.search(r'name="once" value="(\w+)"', browser.get("/console/try/builder/guarded__look").text)
+    assert found is not None
+    once = {"once": found[1], "key": "twice"}
+    for form in ({"args": "{}"}, {"args": "{}"}, {"args": '{"disk": "sdb"}'}):
+        post(browser, "try/builder/guarded__look", **form, **once)
+    assert len(client.calls("builder", instance="twice")) == 2
+
+
+def test_message_to_an_agent_that_nobody_serves_says_so(browser: TestClient, client: Client) -> None:
+    page = post(browser, "try/clerk", text="hello", key="k9")
+    assert "No worker serves clerk" in page
+    found = re.search(r"goondan show (\S+)", page)
+    assert found is not None
+    assert "is cancelled" in post(browser, f"calls/{found[1]}/cancel")
+    assert browser.post("/console/try/clerk", data={"text": " "}).status_code == 400
+
+
+def test_agent_is_paused_and_resumed(browser: TestClient, client: Client) -> None:
+    assert "It is paused" in post(browser, "agents/builder/pause", tool="guarded__wipe", reason="repairs")
+    assert "guarded__wipe is paused by local: repairs" in " ".join(
+        browser.get("/console/queues").text.split()
+    )
+    assert "It goes on" in post(browser, "agents/builder/resume", tool="guarded__wipe")
+    assert "It is paused" in post(browser, "agents/builder/pause")
+    assert "The agent is paused by local" in " ".join(browser.get("/console/queues").text.split())
+    assert "It is paused by local." in browser.get("/console").text
+    assert "It goes on" in post(browser, "agents/builder/resume")
+    assert client.paused() == []
+    assert browser.post("/console/agents/nobody/pause", data={}).status_code == 404
+
+
+def test_schedule_is_run_paused_and_resumed(browser: TestClient, client: Client) -> None:
+    state = client.schedules.add("nightly", cron="0 3 * * *", agent="builder", tool="guarded__look")
+    name = quote(state.full_name, safe="")
+
+    def shown() -> str:
+        return " ".join(html.unescape(browser.get("/console/schedules").text).split())
+
+    try:
+        assert "0 3 * * * (UTC): guarded__look to builder" in shown()
+        assert "has fired" in post(browser, f"schedules/{name}/run")
+        assert "It is paused" in post(browser, f"schedules/{name}/pause", reason="repairs")
+        [paused] = [one for one in client.schedules.list() if one.full_name == state.full_name]
+        assert paused.paused is not None
+        assert (paused.paused.reason, paused.paused.by, paused.last_id is None) == ("repairs", "local", False)
+        assert "It goes on" in post(browser, f"schedules/{name}/resume")
+    finally:
+        client.schedules.remove("nightly")
+    assert "There are no schedules" in shown()
+
+
+def test_instance_is_deleted(browser: TestClient, client: Client) -> None:
+    client.call("builder", "guarded__look", instance_key="to-delete", timeout=PATIENCE)
+    assert "is deleted" in post(browser, "conversations/builder/to-delete/delete")
+    assert browser.get("/console/conversations/builder/to-delete").status_code == 404
+
+
+def test_page_that_is_open_is_sent_again_when_it_has_changed(client: Client) -> None:
+    door = console_door(client, client.settings)
+    app = make_application([door], client.settings, "127.0.0.1")
+    address = "/console/calls?tool=guarded__look&instance=watched"
+    with listening_socket("127.0.0.1", 0) as server, served(app, server), httpx2.Client() as watcher:
+        asked = {"Accept": "text/event-stream"}
+        with watcher.stream("GET", url_of(server) + address, headers=asked, timeout=PATIENCE) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            lines = stream.iter_lines()
+            before = part(lines)
+            call = client.submit("builder", "guarded__look", {}, instance_key="watched")
+            call.result(PATIENCE)
+            seen = ""
+            while call.id not in seen or "✓" not in seen:
+                seen = part(lines)
+    assert "No such call" in before
+    assert "<html" not in before
+
+
+def part(lines: Iterator[str]) -> str:
+    """Return the next part of a page that a stream sends."""
+    text = []
+    for line in lines:
+        if line.startswith("data: "):
+            text.append(line.removeprefix("data: "))
+        elif text:
+            break
+    return "\n".join(text)
+
+
+def shown(token: str) -> dict[str, str]:
+    """Return the header with which a browser sends a token as a password."""
+    return {"Authorization": "Basic " + base64.b64encode(f"anybody:{token}".encode()).decode()}
+
+
+def test_token_is_asked_for_as_a_password_and_allows_what_its_scopes_say(client: Client) -> None:
+    tokens = '{"viewer": {"token": "%s", "scopes": ["read"]}, "boss": {"token": "%s", "scopes": ["admin"]}}'
+    viewer, boss = "v" * 40, "b" * 40
+    settings = client.settings.changed(http_tokens=tokens % (viewer, boss))
+    app = make_application([console_door(client, settings)], settings, "127.0.0.1")
+    call = held(client, "tokens")
+    with TestClient(app, base_url="http://127.0.0.1") as browser:
+        stranger = browser.get("/console")
+        wrong = browser.get("/console", headers=shown("x" * 40))
+        garbage = browser.get("/console", headers={"Authorization": "Basic ???"})
+        assert {one.status_code for one in (stranger, wrong, garbage)} == {401}
+        assert stranger.headers["www-authenticate"].startswith("Basic ")
+
+        page = browser.get("/console/approvals", headers=shown(viewer)).text
+        assert (call.id in page, "<button" in page.partition("<main")[2]) == (True, False)
+        path = f"/console/approvals/{call.id}/deny"
+        assert browser.post(path, data={}, headers=shown(viewer)).status_code == 403
+        assert (
+            browser.post("/console/try/builder/build__start", data={}, headers=shown(viewer)).status_code
+            == 403
+        )
+        foreign = {**shown(boss), "Origin": "https://elsewhere.example"}
+        assert browser.post(path, data={}, headers=foreign).status_code == 403
+        assert browser.post(path, json={}, headers=shown(boss)).status_code == 415
+        assert browser.post(path, data={}, headers=shown(boss)).status_code == 200
+    record = client.record(call.id)
+    assert record.error is not None
+    assert "boss" in record.error.message
+
+
+def test_names_in_addresses_may_be_anything(browser: TestClient) -> None:
+    for name in ("%00", "..%2F..%2Fetc", quote("<b>"), "%F0%9F%A6%86", "a" * 2_000):
+        for path in (f"calls/{name}", f"traces/{name}", f"conversations/builder/{name}", f"try/{name}"):
+            answer = browser.get(f"/console/{path}")
+            assert answer.status_code in {400, 404}, path
+            assert "<b>E_" not in answer.text
+    for query in ("limit=x", "limit=-1", "limit=" + "9" * 400, "status=%00", "before=1e9"):
+        assert browser.get(f"/console/calls?{query}").status_code in {200, 400}, query
+    wait_until(lambda: browser.get("/console").status_code == 200)
