@@ -8,7 +8,7 @@ BENCH_READY := $(VENV)/.bench-ready
 
 # The tests start hundreds of processes, which need not compile these again where Python keeps no bytecode. In a new
 # environment the tests themselves are collected once before, so that one process compiles them and not each.
-SOURCES := broker_config goondan_start.py goondan_tasks workers
+SOURCES := broker_config goondan_start.py goondan_tasks goondan_web workers
 collect_once = [ -e $(1)/.collected ] || { \
     $(1)/bin/python -m pytest --collect-only -q $(2) >/dev/null 2>&1 || true; touch $(1)/.collected; }
 # Four processes more than two cores, since the tests of processes wait more than half of their time, and at most 6: some
