@@ -59,6 +59,7 @@ key                       type       holds
 ``request-key:<digest>``  string     the digest of the request that was made with a producer's own key
 ``turn:<digest>``         list       a Turn: its Steps with their inputs, its calls
 ``results:<producer>``    channel    results, for the producer process that waits for them
+``audit``                 stream     who did what, by which door: the latest 10,000 acts
 ``http-tokens``           hash       name -> a token for the HTTP application, hashed; its scopes
 ``http-tokens-used``      hash       name -> when the token was last used (ms)
 ``connection:<workspace>:<name>``  hash  a Connection: its lease, cursor, counts, last event and error
@@ -288,6 +289,10 @@ class Keys:
 
     def results(self, producer: str) -> str:
         return f"{self.namespace}:results:{producer}"
+
+    @property
+    def audit(self) -> str:
+        return f"{self.namespace}:audit"
 
     @property
     def http_tokens(self) -> str:

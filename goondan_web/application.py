@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from broker_config.settings import Settings
 from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError, GoondanError
+from goondan_tasks.fleet.audit import acting_as
 from goondan_web.answers import PathNotFoundError, RequestError, error_answer
 from goondan_web.callers import TokenTable, caller_of, tokens_of
 from goondan_web.cross_origin import NamedOrigins, allowing, preflight
@@ -61,7 +62,8 @@ class Application:
         began, sent = self.clock(), _Sent(send if origin is None else allowing(origin, send))
         app, receive = await self._answering(scope, receive, door, origin)
         try:
-            await app(scope, receive, sent)
+            with acting_as(caller_of(scope).person, "" if door is None else door.name):
+                await app(scope, receive, sent)
         except asyncio.CancelledError:
             # the server ends, and does not wait any longer; what it would answer by itself is plain text
             if sent.has_begun:

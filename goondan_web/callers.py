@@ -72,6 +72,12 @@ class Caller:
         return scope.startswith(CALL) and EVERY_CALL in self.scopes
 
     @property
+    def person(self) -> str:
+        """The user for whom it asks, or else its name."""
+        user = (self.auth or {}).get("subjects", {}).get("user")
+        return str(user) if user else self.name
+
+    @property
     def may_call(self) -> bool:
         """Whether there is an agent that it may call."""
         return any(scope == ADMIN or scope.startswith(CALL) for scope in self.scopes)

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from broker_config import serializer
 from broker_config.connections import reporting_outages
-from goondan_tasks.cli.calls import login
 from goondan_tasks.cli.live_output import call_text, write_or_watch
 from goondan_tasks.cli.options import (
     OfAgent,
@@ -34,7 +33,14 @@ from goondan_tasks.cli.output import (
     local_time,
     show_progress,
 )
-from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_client, takes_session
+from goondan_tasks.cli.session import (
+    Session,
+    can_ask,
+    chosen_agents,
+    login,
+    takes_client,
+    takes_session,
+)
 from goondan_tasks.client import Client
 from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
 from goondan_tasks.contract.catalog import CatalogItem, ToolCatalog

@@ -1,6 +1,5 @@
 """Commands for calls and requests: submit, wait, resolve, approve."""
 
-import getpass
 import json
 import sys
 import time
@@ -54,7 +53,7 @@ from goondan_tasks.cli.output import (
     show_progress,
     write_failure,
 )
-from goondan_tasks.cli.session import Session, takes_client
+from goondan_tasks.cli.session import Session, login, takes_client
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.contract.calls import CallFields
 from goondan_tasks.contract.errors import HandoffError, HandoffTimeoutError, WaitTimeout
@@ -425,11 +424,3 @@ def call_name(record: CallRecord) -> str:
 
 def styled_state(state: str) -> Text:
     return Text(state, style=STATE_STYLES.get(state, ""))
-
-
-def login() -> str:
-    """Return the login name; empty if there is none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        return ""

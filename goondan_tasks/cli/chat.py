@@ -15,7 +15,7 @@ from rich.text import Text
 from broker_config import serializer
 from broker_config.connections import retrying
 from goondan_tasks.authoring.handoff import EventFields
-from goondan_tasks.cli.calls import Agent, login
+from goondan_tasks.cli.calls import Agent
 from goondan_tasks.cli.live_output import TurnView, ending_text
 from goondan_tasks.cli.options import Auth, Origin, flag, name_option, parse_positive_seconds, seconds_option
 from goondan_tasks.cli.output import (
@@ -24,7 +24,7 @@ from goondan_tasks.cli.output import (
     pretty,
     write_failure,
 )
-from goondan_tasks.cli.session import Session, can_ask, takes_client
+from goondan_tasks.cli.session import Session, can_ask, login, takes_client
 from goondan_tasks.client import Client, PendingCall, TurnEnded, TurnEvent
 from goondan_tasks.client.decisions import DecidedCall
 from goondan_tasks.client.following import CHAT_SECONDS, FollowTerms, TurnFollower

@@ -94,6 +94,7 @@ SECTIONS = {
         "instances show": CommandPlace("agents:show_instance", "Show an instance, or its conversations."),
         "instances delete": CommandPlace("agents:delete_instance", "Delete an instance and its files."),
         "gc": CommandPlace("agents:gc", "Remove instances that have long been unused."),
+        "audit": CommandPlace("audit:audit", "List who did what, when, and by which door."),
         "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to fix."),
         "metrics": CommandPlace("doors:metrics", "Serve metrics of all queues to Prometheus."),
         "flower": CommandPlace("servers:flower", "Run Flower, the web monitor, set up for agents."),

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from goondan_tasks.cli.calls import login
 from goondan_tasks.cli.options import (
     argument,
     complete_agent,
@@ -15,7 +14,7 @@ from goondan_tasks.cli.options import (
     parse_object,
 )
 from goondan_tasks.cli.output import Columns, Output, listing
-from goondan_tasks.cli.session import Session, takes_client
+from goondan_tasks.cli.session import Session, login, takes_client
 from goondan_tasks.client import Client
 from goondan_tasks.contract.messages import epoch_milliseconds
 from goondan_tasks.contract.schedules import CATCH_UP_LIMIT, MOST_CAUGHT_UP, Schedule

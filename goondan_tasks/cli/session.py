@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import getpass
 import inspect
+import platform
 import signal
 import sys
 import threading
@@ -25,6 +27,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.contract.errors import AgentNotFoundError, BrokerUnreachableError
 from goondan_tasks.contract.wording import closest
+from goondan_tasks.fleet.audit import acting_as
 from goondan_tasks.machine.process import close_to_other_processes, sighup_ends_process
 
 if TYPE_CHECKING:
@@ -88,6 +91,14 @@ class Session:
         typer.confirm(f"{question}?", abort=True, err=True)
 
 
+def login() -> str:
+    """Return the login name; empty if there is none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return ""
+
+
 def can_ask(output: Output) -> bool:
     """Return whether a person at a terminal can answer a question."""
     return not output.as_json and sys.stdin is not None and sys.stdin.isatty()
@@ -120,7 +131,8 @@ def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callabl
         **own: Any,
     ) -> None:
         settings = chosen_settings(redis_url, bundle, swarm, workspace)
-        command(Session(settings, Output(as_json)), **own)  # type: ignore[call-arg]
+        with acting_as(f"{login()}@{platform.node()}", "cli"):
+            command(Session(settings, Output(as_json)), **own)  # type: ignore[call-arg]
 
     _, *own = inspect.signature(command).parameters.values()
     *shared, _ = inspect.signature(run).parameters.values()

@@ -29,6 +29,7 @@ from goondan_tasks.client.turn_events import (
 )
 from goondan_tasks.client.turns import AsyncStep, AsyncTurn, Step, Turn
 from goondan_tasks.contract.model_messages import StepCallResult
+from goondan_tasks.fleet.audit import AuditEntry, acting_as
 
 __all__ = [
     "AnswerRestarted",
@@ -36,6 +37,7 @@ __all__ = [
     "AsyncPendingCall",
     "AsyncStep",
     "AsyncTurn",
+    "AuditEntry",
     "CallOutput",
     "Client",
     "FollowedEvent",
@@ -55,4 +57,5 @@ __all__ = [
     "TurnEnded",
     "TurnEvent",
     "TurnProgress",
+    "acting_as",
 ]

@@ -175,6 +175,7 @@ class AsyncClient:
     resume = _in_thread(Client.resume)
     paused = _in_thread(Client.paused)
     limits = _in_thread(Client.limits)
+    audit = _in_thread(Client.audit)
     instances = _in_thread(Client.instances)
     conversation = _in_thread(Client.conversation)
     files = _in_thread(Client.files)

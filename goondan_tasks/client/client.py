@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Unpack, cast
 
+from goondan_tasks.client.acts import OF_CALLS
 from goondan_tasks.client.arguments import checking_arguments, end_of_wait
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.following import FollowTerms
@@ -41,6 +42,7 @@ from goondan_tasks.contract.names import current_span
 from goondan_tasks.contract.output import encoded_output
 from goondan_tasks.contract.wording import require_keywords
 from goondan_tasks.fleet.agent_registry import WorkerRecord
+from goondan_tasks.fleet.audit import recording
 from goondan_tasks.fleet.call_counts import CountStore, TotalCounts
 from goondan_tasks.fleet.connections import ConnectionStatus, all_connections
 from goondan_tasks.history.reasons import read_reason
@@ -58,6 +60,7 @@ from goondan_tasks.ledger.dead_letters import batches, not_a_letter
 from goondan_tasks.ledger.record import CallRecord, Outcome
 
 
+@recording(OF_CALLS)
 @checking_arguments
 class Client(OperatorClient, RequestClient):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.

@@ -47,6 +47,7 @@ from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import ToolCall, epoch_milliseconds, iso_time
 from goondan_tasks.contract.moments import Moment
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry
+from goondan_tasks.fleet.audit import AuditLog
 from goondan_tasks.fleet.pauses import Pauses
 from goondan_tasks.history import StepStore
 from goondan_tasks.instances.housekeeping import Housekeeping
@@ -101,6 +102,7 @@ class ClientConnection:
         self._dead_letters = DeadLetters(self._ledger)
         self._completions = Completions(self._ledger, self._reaper)
         self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
+        self._audit = AuditLog(self._redis, self._ledger.keys)
         self._pauses = Pauses(self._redis, self._ledger.keys)
         self._known_agents = KnownAgents(self._agent_registry, _own_agents(settings, bundle, warn))
         self._schedule_store = ScheduleStore(self._ledger)

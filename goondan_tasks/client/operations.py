@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Unpack
 
+from goondan_tasks.client.acts import OF_OPERATORS
 from goondan_tasks.client.arguments import checking_arguments
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.schedules import Schedules
@@ -11,6 +12,7 @@ from goondan_tasks.contract.errors import ToolInputValidationError, ToolNotInCat
 from goondan_tasks.contract.failure import LONGEST_NAME
 from goondan_tasks.contract.wording import hint, require_keywords
 from goondan_tasks.fleet.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
+from goondan_tasks.fleet.audit import AuditEntry, AuditFilter, recording
 from goondan_tasks.fleet.pauses import Pause
 from goondan_tasks.instances.workdir_files import FilePart, InstanceFile, list_files, read_file
 from goondan_tasks.ledger.call_filter import CallFilter, open_calls
@@ -20,6 +22,7 @@ from goondan_tasks.ledger.record import CallRecord
 LONGEST_REASON = 500
 
 
+@recording(OF_OPERATORS)
 @checking_arguments
 class OperatorClient(ClientConnection):
     """The operations on many calls, on agents and on workers."""
@@ -33,8 +36,35 @@ class OperatorClient(ClientConnection):
             self.submitter,
             self._calls,
             self.producer,
+            self._audit,
             self.broker_errors,
         )
+
+    def audit(
+        self,
+        limit: int = 50,
+        *,
+        by: str | None = None,
+        target: str | None = None,
+        act: str | None = None,
+        door: str | None = None,
+        newer_than: float | None = None,
+        before: str | None = None,
+    ) -> list[AuditEntry]:
+        """Return who did what, when, and by which door, the latest first; the latest 10,000 acts are kept.
+
+        ``by`` is a person or a token, ``target`` the id or name of an object, or an agent; ``newer_than`` is
+        in seconds. ``before``, the id of an entry, goes on after it. What a program does is there, too, but
+        if programs do it all the time (cancel, complete, approve) only if it names somebody: by ``by``, or
+        within ``with acting_as("ann", "our bot"):``, which is in ``goondan_tasks.client``.
+
+        Raises:
+            ToolInputValidationError: ``before`` is no id of an entry.
+        """
+        with self.broker_errors():
+            return self._audit.find(
+                limit, before, AuditFilter(by=by, target=target, act=act, door=door, newer_than=newer_than)
+            )
 
     def cancel_all(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from broker_config import serializer
+from goondan_tasks.client.acts import OF_SCHEDULES
 from goondan_tasks.client.arguments import checking_arguments
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import CallService, PendingCall
@@ -24,11 +25,13 @@ from goondan_tasks.contract.messages import JsonObject, faults_of
 from goondan_tasks.contract.schedules import CATCH_UP_LIMIT, Schedule, slot_text
 from goondan_tasks.contract.schema import compile_schema
 from goondan_tasks.contract.wording import closest, hint
+from goondan_tasks.fleet.audit import AuditLog, recording
 from goondan_tasks.ledger.schedules import ScheduleState, ScheduleStore, named, own_name, submission_of
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 
 
+@recording(OF_SCHEDULES, "schedule.")
 @checking_arguments
 @dataclass(frozen=True, slots=True)
 class Schedules:
@@ -43,6 +46,7 @@ class Schedules:
     _submitter: Submitter
     _calls: CallService
     _producer: str
+    _audit: AuditLog
     _broker_errors: Callable[[], AbstractContextManager[None]]
 
     def list(self) -> list[ScheduleState]:

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -24,6 +24,7 @@ from goondan_tasks.contract.messages import IsoTime, JsonObject, Versioned, epoc
 from goondan_tasks.contract.names import is_agent_name
 from goondan_tasks.contract.table_rows import naming, read_row, whole_number
 from goondan_tasks.contract.wording import closest
+from goondan_tasks.fleet.audit import AuditLog, Recorded, Target, recording
 
 #: how long tokens are kept after one of them was last added or used: "all keys have a TTL" (DESIGN §3)
 TTL_SECONDS = 366 * 86_400
@@ -129,6 +130,11 @@ def auth_of(user: str | None) -> JsonObject | None:
     return None if user is None else {"subjects": {"user": user}}
 
 
+def _token(given: Mapping[str, Any]) -> Target:
+    return Target("token", given["token"].name if "token" in given else given["name"])
+
+
+@recording({"add": Recorded(_token), "revoke": Recorded(_token)}, "token.")
 class TokenStore:
     """The tokens in Redis. Methods block, and may raise ``redis.exceptions.RedisError``.
 
@@ -139,6 +145,7 @@ class TokenStore:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+        self._audit = AuditLog(redis, keys)
 
     def add(self, token: HttpToken) -> bool:
         """Add a token; return whether its name was free."""

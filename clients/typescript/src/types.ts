@@ -87,6 +87,22 @@ export interface ApprovalView {
   args: unknown;
 }
 
+/** An act that was done: who did it, when, by which door, to what. */
+export interface AuditEntry {
+  v: number;
+  act: string;
+  by: string;
+  inNameOf?: string | null;
+  door: string;
+  kind: string;
+  target: string;
+  agent?: string | null;
+  count?: number | null;
+  outcome: string;
+  id: string;
+  at: string;
+}
+
 /** One call of a tool. */
 export interface CallBody {
   /** The conversation. Default: `default`. */

@@ -14,6 +14,7 @@ from goondan_tasks.contract.messages import ToolCall
 from goondan_web.answers import JSON
 from goondan_web.door import Access, Door, DoorContext
 from goondan_web.doors.api.approvals import Approvals
+from goondan_web.doors.api.audit import Audit
 from goondan_web.doors.api.calls import Calls
 from goondan_web.doors.api.fleet import Fleet
 from goondan_web.doors.api.history import History
@@ -65,5 +66,6 @@ def operations_of(client: AsyncClient, waits: Waits) -> Sequence[Operation]:
         Fleet(client),
         History(client),
         Schedules(client),
+        Audit(client),
     )
     return [operation for table in tables for operation in table.operations()]

@@ -73,21 +73,15 @@ def _calling(acting: Acting) -> None:
 def approve(acting: Acting) -> str:
     """Approve a call, in the caller's name."""
     acting.require(APPROVE)
-    acting.client.approve(acting.path["id"], _name(acting))
+    acting.client.approve(acting.path["id"], acting.caller.person)
     return _after("approved", "approvals")
 
 
 def deny(acting: Acting) -> str:
     """Deny a call, with a reason that the agent reads."""
     acting.require(APPROVE)
-    acting.client.deny(acting.path["id"], acting.text("reason"), _name(acting))
+    acting.client.deny(acting.path["id"], acting.text("reason"), acting.caller.person)
     return _after("denied", "approvals")
-
-
-def _name(acting: Acting) -> str:
-    """Return the user of the caller, or the name of its token."""
-    user = (acting.caller.auth or {}).get("subjects", {}).get("user")
-    return str(user) if user else acting.caller.name
 
 
 def replay(acting: Acting) -> str:
@@ -139,7 +133,7 @@ def _administered(word: str, page: str, act: Callable[[Acting], object]) -> Call
 
 def _pause(acting: Acting) -> None:
     tool = acting.text("tool") or None
-    acting.client.pause(acting.path["agent"], tool, acting.text("reason"), _name(acting))
+    acting.client.pause(acting.path["agent"], tool, acting.text("reason"), acting.caller.person)
 
 
 def _resume(acting: Acting) -> None:
@@ -147,7 +141,9 @@ def _resume(acting: Acting) -> None:
 
 
 def _drain(acting: Acting) -> None:
-    acting.client.shutdown(worker=acting.path["name"], reason=f"asked by {_name(acting)} in the console")
+    acting.client.shutdown(
+        worker=acting.path["name"], reason=f"asked by {acting.caller.person} in the console"
+    )
 
 
 def _run_schedule(acting: Acting) -> None:
@@ -155,7 +151,7 @@ def _run_schedule(acting: Acting) -> None:
 
 
 def _pause_schedule(acting: Acting) -> None:
-    acting.client.schedules.pause(acting.path["name"], acting.text("reason"), _name(acting))
+    acting.client.schedules.pause(acting.path["name"], acting.text("reason"), acting.caller.person)
 
 
 def _resume_schedule(acting: Acting) -> None:

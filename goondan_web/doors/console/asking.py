@@ -10,6 +10,7 @@ from starlette.responses import Response
 from broker_config import serializer
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.fleet.http_tokens import READ
 from goondan_web.callers import Caller, MissingScopeError
 from goondan_web.doors.console.rendering import Shown
 
@@ -91,6 +92,8 @@ class View:
 
     path: str
     show: Show
+    #: what the caller needs to see it
+    scope: str = READ
 
 
 @dataclass(frozen=True, slots=True)

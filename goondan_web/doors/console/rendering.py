@@ -48,6 +48,7 @@ RAIL = (
     ("Schedules", f"{PATH}/schedules"),
     ("Connections", f"{PATH}/connections"),
     ("Try", f"{PATH}/try"),
+    ("Audit", f"{PATH}/audit"),
 )
 #: the icon of each state, which its word always follows
 _ICONS = {

@@ -32,6 +32,7 @@ PAGES = (
     "/console/workers",
     "/console/schedules",
     "/console/connections",
+    "/console/audit?span=day",
     "/console/try",
     "/console/try/builder",
     "/console/try/builder/guarded__wipe",

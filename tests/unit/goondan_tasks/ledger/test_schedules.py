@@ -12,6 +12,7 @@ from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.contract.errors import RecordDamagedError, ScheduleNotFoundError
 from goondan_tasks.contract.messages import ToolCallError
 from goondan_tasks.contract.schedules import Schedule
+from goondan_tasks.fleet.audit import AuditLog
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -412,7 +413,8 @@ def test_a_named_schedule_is_read_without_the_others(
 ) -> None:
     station.store.keep("w", [hourly(f"hourly-{number}") for number in range(5)], 1.0)
     unused: Any = None
-    schedules = Schedules(station.store, unused, unused, unused, "p", nullcontext)
+    audit = AuditLog(station.redis, station.ledger.keys)
+    schedules = Schedules(station.store, unused, unused, unused, "p", audit, nullcontext)
     read, state_of = list[str](), station.store._state
 
     def read_one(name: str, *rows: Any) -> ScheduleState | None:
@@ -429,7 +431,8 @@ def test_a_name_of_two_bundles_needs_the_bundle(station: Station) -> None:
     for owner in ("v", "w"):
         station.store.keep(owner, [hourly(owner=owner)], 1.0)
     unused: Any = None
-    schedules = Schedules(station.store, unused, unused, unused, "p", nullcontext)
+    audit = AuditLog(station.redis, station.ledger.keys)
+    schedules = Schedules(station.store, unused, unused, unused, "p", audit, nullcontext)
 
     with pytest.raises(ScheduleNotFoundError, match="Several schedules are called 'hourly'") as several:
         schedules.pause("hourly")

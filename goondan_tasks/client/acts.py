@@ -1,0 +1,85 @@
+"""The acts of a client, by the names of their methods, and what each is done to: the audit has them."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from goondan_tasks.fleet.audit import Recorded, Target
+
+Given = Mapping[str, Any]
+
+
+def _call(given: Given) -> Target:
+    return Target("call", given["call_id"])
+
+
+def _failed(given: Given) -> Target | None:
+    """Return the call that is completed; to answer a received event is no act of a person."""
+    return Target("call", given["failed"]) if isinstance(given["failed"], str) else None
+
+
+def _calls(given: Given) -> Target:
+    return Target("calls", agent=given.get("agent"))
+
+
+def _named_calls(given: Given) -> Target:
+    ids = given["call_ids"]
+    is_one = isinstance(ids, list | tuple) and len(ids) == 1
+    return Target("call", ids[0]) if is_one else Target("calls")
+
+
+def _dead_letter(given: Given) -> Target:
+    return Target("deadLetter", given["call_id"])
+
+
+def _dead_letters(given: Given) -> Target:
+    return Target("deadLetters", agent=given.get("agent"))
+
+
+def _agent_or_tool(given: Given) -> Target:
+    agent, tool = given["agent"], given.get("tool")
+    return Target("agent", agent, agent) if tool is None else Target("tool", tool, agent)
+
+
+def _workers(given: Given) -> Target:
+    agent, worker = given.get("agent"), given.get("worker")
+    return Target("workers", agent=agent) if worker is None else Target("worker", worker)
+
+
+def _instance(given: Given) -> Target:
+    return Target("instance", given["instance_key"], given.get("agent"))
+
+
+def _schedule(given: Given) -> Target:
+    return Target("schedule", given["name"], given.get("agent"))
+
+
+#: programs complete, decide about and cancel calls all the time: those are recorded if somebody is named
+OF_OPERATORS = MappingProxyType(
+    {
+        "cancel_all": Recorded(_calls, is_bulk=True),
+        "cancel_many": Recorded(_named_calls, is_routine=True, is_bulk=True),
+        "pause": Recorded(_agent_or_tool),
+        "resume": Recorded(_agent_or_tool),
+        "shutdown": Recorded(_workers),
+    }
+)
+OF_CALLS = MappingProxyType(
+    {
+        "run_now": Recorded(_call, is_routine=True),
+        "cancel": Recorded(_call, is_routine=True),
+        "resolve": Recorded(_call, is_routine=True),
+        "fail": Recorded(_failed, is_routine=True),
+        "approve": Recorded(_call, is_routine=True),
+        "deny": Recorded(_call, is_routine=True),
+        "replay": Recorded(_dead_letter),
+        "replay_all": Recorded(_dead_letters, is_bulk=True),
+        "drop": Recorded(_dead_letter),
+        "drop_all": Recorded(_dead_letters, is_bulk=True),
+        "delete_instance": Recorded(_instance),
+        "collect_garbage": Recorded(lambda _: Target("instances"), is_bulk=True),
+    }
+)
+OF_SCHEDULES = MappingProxyType(
+    {name: Recorded(_schedule) for name in ("add", "pause", "resume", "run", "remove")}
+)
