@@ -27,6 +27,7 @@ key                       type       holds
 ``late-answers``          hash       agent -> number of answers that came after their requests had ended
 ``counts:<row>``          string     a worker process's counters of calls, for metrics
 ``counted``               zset       row -> last written (s): the index of ``counts``
+``usage:<day>``           hash       worker process -> what it has counted on the day; empty: a folded day
 ``lost-calls``            hash       agent -> number of calls whose worker died
 ``settled-calls``         hash       agent, code -> number of calls that were ended outside a run
 ``recent-losses``         zset       id, agent, code, worker -> at (ms): the latest calls whose worker died
@@ -173,6 +174,9 @@ class Keys:
     @property
     def counted(self) -> str:
         return f"{self.namespace}:counted"
+
+    def usage(self, day: str) -> str:
+        return f"{self.namespace}:usage:{day}"
 
     @property
     def lost_calls(self) -> str:

@@ -73,6 +73,7 @@ class Settings(BaseModel):
     wait_seconds: float = Field(default=1, gt=0, le=3)
 
     result_ttl_seconds: int = Field(default=86_400, gt=0, le=_MOST_SECONDS)
+    usage_days: int = Field(default=90, ge=3, le=400)
     lease_seconds: _Seconds = 30
     max_attempts: int = Field(default=3, gt=0)
     call_timeout_seconds: _Seconds = 300

@@ -25,6 +25,7 @@ from goondan_tasks.contract.call_fields import (
     template_of,
 )
 from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, Run
+from goondan_tasks.contract.events import sender_of
 from goondan_tasks.contract.messages import (
     CallLogFields,
     Clock,
@@ -37,6 +38,7 @@ from goondan_tasks.contract.messages import (
 from goondan_tasks.contract.names import EVENT_TOOLS
 from goondan_tasks.contract.run_lines import RunLines
 from goondan_tasks.fleet.call_counts import OK, CountedCall
+from goondan_tasks.fleet.usage import user_of
 from goondan_tasks.ledger.claim_request import read_retried
 from goondan_tasks.ledger.endings import kind_of
 from goondan_tasks.ledger.former_runs import failure_of
@@ -489,11 +491,14 @@ class Job:
         if self.started_at is not None:
             seconds = self.duration_ms / 1000
             waited = None if self.attempt > 1 else (self.started_at - self.queued_at) / 1000
-        tokens = None
-        if self.result is not None and self.tool_name not in EVENT_TOOLS:
+        call, tool, tokens, sender = self.read(), self.tool_name, None, ""
+        if tool in EVENT_TOOLS:
+            sender = sender_of(call)
+        elif self.result is not None:
             tokens = self.result.meta.usage  # a Turn's tokens are the sum of its requests'
+        user = user_of(call["auth"]) if "auth" in call else ""
         code = OK if error is None else error.code
-        return CountedCall(self.agent, self.tool_name, code, waited, seconds, tokens)
+        return CountedCall(self.agent, tool, code, waited, seconds, tokens, self.ended_at, user, sender)
 
     @property
     def log_fields(self) -> CallLogFields:

@@ -118,7 +118,8 @@ class WorkerRuntime:
     def publish_counts(self, worker: str) -> None:
         """Write the counts of this process's calls to Redis, for metrics."""
         ledger, counts = self.delivery.ledger, self.delivery.result_writer.counts
-        CountStore(ledger.redis, ledger.keys).publish(counts.totals(worker, this_process().id))
+        store, days = CountStore(ledger.redis, ledger.keys), self.settings.usage_days
+        store.publish(counts, worker, this_process().id, usage_days=days)
 
     @classmethod
     def _compose(

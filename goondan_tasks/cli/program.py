@@ -93,6 +93,8 @@ SECTIONS = {
         "instances list": CommandPlace("agents:list_instances", "List the instances (the default)."),
         "instances show": CommandPlace("agents:show_instance", "Show an instance, or its conversations."),
         "instances delete": CommandPlace("agents:delete_instance", "Delete an instance and its files."),
+        "usage": CommandPlace("usage:usage", "Show calls and tokens by day, agent, model or user."),
+        "handoffs": CommandPlace("usage:handoffs", "Show how often agents pass work to each other."),
         "gc": CommandPlace("agents:gc", "Remove instances that have long been unused."),
         "audit": CommandPlace("audit:audit", "List who did what, when, and by which door."),
         "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to fix."),

@@ -170,6 +170,8 @@ class AsyncClient:
     agent_statuses = _in_thread(Client.agent_statuses)
     connections = _in_thread(Client.connections)
     call_counts = _in_thread(Client.call_counts)
+    usage = _in_thread(Client.usage)
+    handoffs = _in_thread(Client.handoffs)
     shutdown = _in_thread(Client.shutdown)
     pause = _in_thread(Client.pause)
     resume = _in_thread(Client.resume)

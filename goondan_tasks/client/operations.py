@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Unpack
 
+from broker_config.connections import redis_time
 from goondan_tasks.client.acts import OF_OPERATORS
 from goondan_tasks.client.arguments import checking_arguments
 from goondan_tasks.client.connection import ClientConnection
@@ -14,6 +15,7 @@ from goondan_tasks.contract.wording import hint, require_keywords
 from goondan_tasks.fleet.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
 from goondan_tasks.fleet.audit import AuditEntry, AuditFilter, recording
 from goondan_tasks.fleet.pauses import Pause
+from goondan_tasks.fleet.usage import MOST_DAYS, MOST_HOURS, Handoffs, Usage, UsageStore, groups_of
 from goondan_tasks.instances.workdir_files import FilePart, InstanceFile, list_files, read_file
 from goondan_tasks.ledger.call_filter import CallFilter, open_calls
 from goondan_tasks.ledger.record import CallRecord
@@ -171,6 +173,36 @@ class OperatorClient(ClientConnection):
         """Return the limits that calls wait for, paused tools among them."""
         with self.broker_errors():
             return read_limits(self._ledger)
+
+    def usage(self, days: int = 30, by: str = "day") -> list[Usage]:
+        """Return what was used on the last ``days``, today included: calls, requests to models, and tokens.
+
+        ``by`` names what groups it, separated by commas: ``day``, ``agent``, ``model`` and ``user``, which is
+        ``auth.subjects.user``. Days are those of UTC. Workers count what has run, and write it every few
+        seconds; it is kept for ``GOONDAN_USAGE_DAYS``.
+
+        Raises:
+            ToolInputValidationError: there are more than 400 days, or ``by`` names something else.
+        """
+        groups = groups_of(by)
+        if not 1 <= days <= MOST_DAYS:
+            raise ToolInputValidationError(f"days is {days}, and must be 1 to {MOST_DAYS}.")
+        with self.broker_errors():
+            return UsageStore(self._redis, self._ledger.keys).usage(redis_time(self._redis), days, groups)
+
+    def handoffs(self, hours: int = 1) -> Handoffs:
+        """Return how often agents have passed work to each other: in this hour and the ``hours`` before it.
+
+        Requests and events count, when they have been handled; answers do not. The sender of what comes from
+        outside is ``client``.
+
+        Raises:
+            ToolInputValidationError: there are more than 48 hours.
+        """
+        if not 0 <= hours <= MOST_HOURS:
+            raise ToolInputValidationError(f"hours is {hours}, and must be 0 to {MOST_HOURS}.")
+        with self.broker_errors():
+            return UsageStore(self._redis, self._ledger.keys).handoffs(redis_time(self._redis), hours)
 
     def _require_target(self, agent: str, tool: str | None) -> None:
         record = self._known_agents.require(agent)

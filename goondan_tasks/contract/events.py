@@ -34,6 +34,7 @@ from goondan_tasks.contract.names import (
     call_identity,
     is_agent_name,
 )
+from goondan_tasks.contract.wording import member
 
 #: the tasks that carry events
 EVENT_TASKS = frozenset({DELEGATE_TASK, DELEGATE_RESULT_TASK, EVENT_TASK})
@@ -201,6 +202,17 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         parent_span_id=call.span_id,
         trace_context=call.trace_context,
     )
+
+
+def sender_of(call: Mapping[str, Any]) -> str:
+    """Return who has passed work with an event, given its wire record; empty for answers.
+
+    It is an agent, or :data:`OUTSIDE`: a client, a Connection or the system.
+    """
+    if call.get("toolName") == DELEGATE_RESULT_TOOL:
+        return ""
+    sender = member(call.get("args"), "from")
+    return sender if isinstance(sender, str) and is_agent_name(sender) else OUTSIDE
 
 
 def event_of(call: ToolCall, now_ms: float) -> AgentEvent:

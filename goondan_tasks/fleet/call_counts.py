@@ -17,9 +17,10 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.connections import redis_time
 from broker_config.keys import Keys
-from goondan_tasks.contract.messages import ToolCallResult, WireModel, epoch_milliseconds
+from goondan_tasks.contract.messages import WireModel, iso_time
 from goondan_tasks.contract.names import EVENT_TOOLS
-from goondan_tasks.contract.table_rows import read_row
+from goondan_tasks.contract.table_rows import naming, read_row
+from goondan_tasks.fleet.usage import OTHER, TOKEN_KINDS, DailyCounts, UsageStore, Written
 
 #: the upper ends of the buckets of waits and runs, in seconds
 BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0)
@@ -28,14 +29,14 @@ BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0)
 MOST_NAMES = 500
 MOST_CODES = 50
 
-#: of a model's tokens; ``input`` includes ``cached``, and ``output`` includes ``reasoning``
-TOKEN_KINDS = ("input", "cached", "output", "reasoning")
-
-#: the code of successful calls, and the names for those beyond the limits and for unknown tools
-OK, OTHER, UNKNOWN = "ok", "(other)", "(unknown)"
+#: the code of successful calls, and the name for unknown tools
+OK, UNKNOWN = "ok", "(unknown)"
 
 #: the code of calls that run again because their workers died
 REQUEUED = "requeued"
+
+#: how many minutes a worker keeps the tokens of, and of how many a rate is the average
+MOST_MINUTES, RATE_MINUTES = 10, 5
 
 #: how many of the calls that were lost last are kept
 MOST_LOSSES = 1000
@@ -48,7 +49,8 @@ LOST_KEPT_SECONDS = 7 * 86_400
 class CountedCall(NamedTuple):
     """The end of one call; ``wait`` and ``run`` are seconds, if the handler began.
 
-    ``tokens`` are those of a request to a model, by kind.
+    ``tokens`` are those of a request to a model, by kind. ``at`` is the time of the end in ISO 8601, ``user``
+    the one whom the call is for, and ``sender`` the agent that has passed work with an event.
     """
 
     agent: str
@@ -57,19 +59,9 @@ class CountedCall(NamedTuple):
     wait: float | None
     run: float | None
     tokens: Mapping[str, int] | None = None
-
-    @classmethod
-    def of(cls, result: ToolCallResult) -> "CountedCall":
-        """Return what is counted of a result; a retry has no ``wait``, which would include earlier runs."""
-        meta, code = result.meta, OK if result.error is None else result.error.code
-        wait = run = None
-        if meta.started_at is not None and meta.duration_ms is not None:
-            run = meta.duration_ms / 1000
-            if meta.queued_at is not None and meta.attempt == 1:
-                wait = (epoch_milliseconds(meta.started_at) - epoch_milliseconds(meta.queued_at)) / 1000
-        # a Turn's tokens are the sum of its requests'
-        tokens = None if result.tool_name in EVENT_TOOLS else meta.usage
-        return cls(meta.agent_name, result.tool_name, code, wait, run, tokens)
+    at: str = ""
+    user: str = ""
+    sender: str = ""
 
 
 class Times(WireModel):
@@ -100,6 +92,8 @@ class WorkerCounts(WireModel):
     #: its id in the agent registry, since names may repeat
     process: str
     tools: tuple[ToolCounts, ...]
+    #: the tokens that models read and wrote, by minutes: ``2026-02-01T10:00``, the latest ones
+    minutes: dict[str, int] = Field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -136,6 +130,14 @@ class TotalCounts(NamedTuple):
     lost: dict[str, int]
     #: calls that were settled outside a run, by agent and code
     settled: dict[tuple[str, str], int]
+    #: ms, Redis time
+    read_at: float = 0.0
+
+    @property
+    def tokens_per_minute(self) -> float:
+        """The tokens that models read and wrote, on average of the last full minutes."""
+        minutes = [iso_time(self.read_at - 60_000 * age)[:16] for age in range(1, RATE_MINUTES + 1)]
+        return sum(one.minutes.get(name, 0) for one in self.workers for name in minutes) / RATE_MINUTES
 
 
 class Settlement(NamedTuple):
@@ -159,11 +161,13 @@ class CallCounts:
         self._lock = threading.Lock()
         self._tallies: dict[tuple[str, str], _Tally] = {}
         self._codes = {OK}
+        self._minutes: dict[str, int] = {}
+        self._days = DailyCounts()
 
     def add(self, calls: Iterable[CountedCall]) -> None:
         """Count calls that have ended."""
         with self._lock:
-            for agent, tool, code, wait, run, tokens in calls:
+            for agent, tool, code, wait, run, tokens, at, user, sender in calls:
                 tally = self._tallies.get((agent, tool))
                 if tally is None:
                     has_name = run is not None or tool in EVENT_TOOLS or self._is_known(agent, tool)
@@ -177,8 +181,8 @@ class CallCounts:
                     tally.wait_counts[bisect_left(BUCKETS, wait)] += 1
                     tally.wait_sum += wait
                 if tokens is not None:
-                    for kind in TOKEN_KINDS:
-                        tally.tokens[kind] = tally.tokens.get(kind, 0) + tokens.get(kind, 0)
+                    self._add_tokens(tally, tokens, at[:16])
+                self._days.add(agent, tool, at, run is not None, code != OK, user, sender, tokens)
 
     def add_retry(self, agent: str, tool: str, code: str) -> None:
         """Count a run that failed and is retried."""
@@ -195,7 +199,26 @@ class CallCounts:
         """Return all totals."""
         with self._lock:
             tools = tuple(tally.record(*names) for names, tally in self._tallies.items())
-        return WorkerCounts(worker=worker, process=process, tools=tools)
+            minutes = dict(self._minutes)
+        return WorkerCounts(worker=worker, process=process, tools=tools, minutes=minutes)
+
+    def unwritten_days(self) -> list[Written]:
+        """Return the totals of the days that have changed since they were written."""
+        with self._lock:
+            return self._days.unwritten()
+
+    def note_written(self, written: Iterable[Written], now: float) -> bool:
+        """Note that totals are in Redis, whose time in ms is ``now``; return whether a new day has begun."""
+        with self._lock:
+            return self._days.note_written(written, now)
+
+    def _add_tokens(self, tally: _Tally, tokens: Mapping[str, int], minute: str) -> None:
+        for kind in TOKEN_KINDS:
+            tally.tokens[kind] = tally.tokens.get(kind, 0) + tokens.get(kind, 0)
+        used = tokens.get("input", 0) + tokens.get("output", 0)
+        self._minutes[minute] = self._minutes.get(minute, 0) + used
+        if len(self._minutes) > MOST_MINUTES:
+            del self._minutes[min(self._minutes)]
 
     def _tally(self, agent: str, tool: str) -> _Tally:
         names = (agent, tool)
@@ -217,21 +240,29 @@ class CountStore:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+        self._usage = UsageStore(redis, keys)
 
-    def publish(self, totals: WorkerCounts) -> None:
-        """Write the totals of one worker process."""
-        row = totals.process
-        seconds = redis_time(self._redis) // 1000
-        with self._redis.pipeline() as pipe:
+    def publish(self, counts: CallCounts, worker: str, process: str, *, usage_days: int) -> None:
+        """Write the totals of one worker process, and once a day fold the days that are long over.
+
+        Usage is kept for ``usage_days``.
+        """
+        now, row, written = redis_time(self._redis), process, counts.unwritten_days()
+        seconds, totals = now // 1000, counts.totals(worker, process)
+        days = [self._keys.usage(one.day) for one in written]
+        with naming(self._keys.counts(row), self._keys.counted, *days), self._redis.pipeline() as pipe:
             pipe.set(self._keys.counts(row), serializer.encode(totals.to_wire()), ex=KEPT_SECONDS)
             pipe.zadd(self._keys.counted, {row: seconds})
             pipe.zremrangebyscore(self._keys.counted, "-inf", seconds - KEPT_SECONDS)
             pipe.expire(self._keys.counted, KEPT_SECONDS)
+            self._usage.put(pipe, process, written, now, usage_days)
             pipe.execute()
+        if counts.note_written(written, now):
+            self._usage.fold(now, usage_days)
 
     def totals(self) -> TotalCounts:
         """Return all counts."""
-        return TotalCounts(self.workers(), self.lost(), self.settled())
+        return TotalCounts(self.workers(), self.lost(), self.settled(), redis_time(self._redis))
 
     def workers(self) -> list[WorkerCounts]:
         """Return the totals of all workers that are alive or ended recently."""

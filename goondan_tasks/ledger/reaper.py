@@ -33,8 +33,9 @@ from goondan_tasks.contract.failure import OUR_CODES, describe, with_error_in_ou
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult
 from goondan_tasks.contract.names import NO_CALL_TOOL
 from goondan_tasks.fleet.agent_registry import AgentRegistry
-from goondan_tasks.fleet.call_counts import OK, OTHER, REQUEUED, CountStore, Settlement
+from goondan_tasks.fleet.call_counts import OK, REQUEUED, CountStore, Settlement
 from goondan_tasks.fleet.monitors import Monitors
+from goondan_tasks.fleet.usage import OTHER
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import Limiter, conflict, shared
 from goondan_tasks.ledger.record import Claim, Outcome, Stored, Verdict, completed

@@ -13,8 +13,9 @@ from goondan_tasks.contract.messages import JsonObject, WireModel
 from goondan_tasks.fleet.agent_registry import WorkerRecord
 from goondan_tasks.fleet.connections import ConnectionStatus
 from goondan_tasks.fleet.pauses import Pause
+from goondan_tasks.fleet.usage import MOST_DAYS, MOST_HOURS, Handoffs, Usage
 from goondan_web.doors.api.operations import Asked, Content, Operation, Reply
-from goondan_web.doors.api.wire import AgentListing, Listing, Omissible, Page, page_of
+from goondan_web.doors.api.wire import AgentListing, Listing, Omissible, Page, Query, page_of
 
 
 class AgentView(WireModel):
@@ -58,6 +59,24 @@ class ResumeBody(Omissible):
     """What is resumed."""
 
     tool: str | None = Field(None, min_length=1, description="One tool. Default: the agent.")
+
+
+class UsageListing(Listing):
+    """Of which days usage is listed, and in which groups."""
+
+    days: int = Field(30, ge=1, le=MOST_DAYS, description="The last days, today included.")
+    by: str = Field(
+        "day",
+        min_length=1,
+        max_length=100,
+        description="What groups it: some of `day`, `agent`, `model` and `user`, separated by commas.",
+    )
+
+
+class LastHours(Query):
+    """Of which hours hand-offs are counted."""
+
+    hours: int = Field(1, ge=0, le=MOST_HOURS, description="The full hours before the one that is under way.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +126,16 @@ class Fleet:
         """List the Connections that ran in the last 30 days."""
         found = await self.client.connections()
         return Reply(page_of(found, asked.query, lambda one: [one.workspace, one.name], lambda one: one))
+
+    async def list_usage(self, asked: Asked) -> Reply:
+        """List what was used by day, agent, model and user: calls, requests to models, and tokens."""
+        query: UsageListing = asked.query
+        found = await self.client.usage(query.days, query.by)
+        return Reply(page_of(found, query, _usage_names, lambda one: one))
+
+    async def get_handoffs(self, asked: Asked) -> Reply:
+        """Show how often agents have passed work to each other."""
+        return Reply(await self.client.handoffs(asked.query.hours))
 
     async def _details(self, agent: str) -> AgentDetails:
         catalog = await self.client.catalog(agent)
@@ -168,8 +197,22 @@ class Fleet:
                 _page(ConnectionStatus),
                 query=Listing,
             ),
+            Operation("GET", "/v1/usage", "fleet", "read", self.list_usage, _page(Usage), query=UsageListing),
+            Operation(
+                "GET",
+                "/v1/handoffs",
+                "fleet",
+                "read",
+                self.get_handoffs,
+                {200: Content("The hand-offs.", Handoffs)},
+                query=LastHours,
+            ),
         ]
 
 
 def _page(model: type[WireModel]) -> dict[int, Content]:
     return {200: Content("A page.", Page[model])}  # type: ignore[valid-type]
+
+
+def _usage_names(one: Usage) -> list[str]:
+    return [name or "" for name in (one.day, one.agent, one.model, one.user)]

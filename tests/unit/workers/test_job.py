@@ -11,10 +11,10 @@ from broker_config import serializer
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, new_call, with_meta
 from goondan_tasks.contract.errors import ToolCancelledError
+from goondan_tasks.contract.events import event_args
 from goondan_tasks.contract.failure import describe
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult, assistant_message, iso_time, wall_clock
-from goondan_tasks.contract.names import EVENT_TOOL
-from goondan_tasks.fleet.call_counts import CountedCall
+from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.slots import KeptSlot, ReleasedSlot, Wait
 from workers.extensions.events import running, running_log_fields
@@ -75,18 +75,38 @@ def test_a_call_of_an_agent_is_plain_but_its_record_is_kept_whole() -> None:
     assert agents.claim.run.call == own
 
 
-def test_what_is_counted_of_a_short_call_is_what_its_result_says() -> None:
-    job = job_of()
-    job.started_at = job.clock() - 20
+def test_what_is_counted_of_a_call_is_what_its_result_says() -> None:
+    job = job_of(CALL.model_copy(update={"auth": {"subjects": {"user": "u1"}}}))
+    job.started_at, job.attempt = job.clock() - 20, 1
     run = job.claim.run
     asked = with_meta(run.ok({}, job.started_at), usage={"input": 3, "output": 2})
     failed = run.failed(describe(ToolCancelledError(), help_url=""), job.started_at)
     refused = run.failed(describe(ToolCancelledError(), help_url=""), None)
 
-    for result in (asked, failed, refused):
+    for result, code, usage in (
+        (asked, "ok", asked.meta.usage),
+        (failed, "E_TOOL_CANCELLED", None),
+        (refused, "E_TOOL_CANCELLED", None),
+    ):
         job.started_at = None if result is refused else job.started_at
         job.end_with(result)
-        assert job.counted == CountedCall.of(result)
+        seconds = None if result is refused else (result.meta.duration_ms or 0) / 1000
+        waited = None if job.started_at is None else (job.started_at - job.queued_at) / 1000
+        counted = (job.agent, job.tool_name, code, waited, seconds, usage, job.ended_at, "u1", "")
+        assert job.counted == counted
+
+
+def test_a_call_that_ran_before_has_no_wait_and_a_turn_no_tokens_but_a_sender() -> None:
+    args = event_args("planner", "default", {}, awaited=True)
+    event = new_call("coder", DELEGATE_TOOL, args, {})
+    answer = event.model_copy(update={"tool_name": DELEGATE_RESULT_TOOL})
+    outside = event.model_copy(update={"args": {**args, "from": "No Agent"}, "auth": {"subjects": 7}})
+    for call, sender in ((event, "planner"), (answer, ""), (outside, "client")):
+        job = job_of(call)
+        job.started_at, job.attempt = job.clock(), 2
+        job.end_with(with_meta(job.claim.run.ok({}, job.started_at), usage={"input": 3}))
+        counted = job.counted
+        assert (counted.wait, counted.tokens, counted.user, counted.sender) == (None, None, "", sender)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_damaged_row_is_reported_once_by_name(redis: Redis, caplog: pytest.Log
 def test_damaged_requests_and_counts_stop_no_worker_and_hide_no_other(redis: Redis) -> None:
     redis.set(KEYS.shutdown("agent:coder"), "{")
     counts, store = CallCounts(lambda agent, tool: True), CountStore(redis, KEYS)
-    store.publish(counts.totals("w1", "p1"))
+    store.publish(counts, "w1", "p1", usage_days=90)
     redis.zadd(KEYS.counted, {"p2": 9e9})
     redis.set(KEYS.counts("p2"), "{}")
 

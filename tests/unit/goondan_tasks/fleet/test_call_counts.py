@@ -5,16 +5,15 @@ from collections.abc import Iterator
 import fakeredis
 import pytest
 
+from broker_config.connections import redis_time
 from broker_config.keys import Keys
-from goondan_tasks.contract.calls import Run, new_call, with_meta
-from goondan_tasks.contract.messages import ToolCallError, wall_clock
-from goondan_tasks.contract.names import DELEGATE_TOOL
+from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.fleet.call_counts import (
     BUCKETS,
     KEPT_SECONDS,
     MOST_CODES,
+    MOST_MINUTES,
     MOST_NAMES,
-    OTHER,
     REQUEUED,
     UNKNOWN,
     CallCounts,
@@ -23,6 +22,7 @@ from goondan_tasks.fleet.call_counts import (
     Settlement,
     ToolCounts,
 )
+from goondan_tasks.fleet.usage import OTHER
 
 
 @pytest.fixture
@@ -80,40 +80,35 @@ def test_names_and_codes_beyond_the_bound_count_together() -> None:
     assert by_tool["t__0"].ended[OTHER] == 8
 
 
-def test_a_first_run_has_waited_and_a_call_that_was_not_run_has_no_times() -> None:
-    call = new_call("coder", "a__b", {}, {})
-    first, second = (Run("id", call, "w", attempt, 1_000, lambda: 4_500.0) for attempt in (1, 2))
-    assert CountedCall.of(first.ok(1, 3_000)) == ("coder", "a__b", "ok", 2.0, 1.5, None)
-    assert CountedCall.of(second.ok(1, 3_000)) == ("coder", "a__b", "ok", None, 1.5, None)
-    error = ToolCallError(code="E_LIMIT", name="LimitError", message="")
-    failed = Run("id", call, "w", 0, 1_000, wall_clock).failed(error, None)
-    assert CountedCall.of(failed) == ("coder", "a__b", "E_LIMIT", None, None, None)
+def test_tokens_are_counted_by_kind_and_those_of_the_last_minutes_by_minute(store: CountStore) -> None:
+    counted, tokens = counts(), {"input": 100, "output": 20, "cached": 60, "more": 9}
+    now = redis_time(store._redis)
+    for age in range(2 * MOST_MINUTES):
+        at = iso_time(now - age * 60_000)
+        counted.add([CountedCall("coder", "goondan__model-large", "ok", None, 1.0, tokens, at)])
+    store.publish(counted, "w1", "p1", usage_days=90)
 
-
-def test_tokens_are_counted_of_requests_to_models_and_not_again_of_their_turns() -> None:
-    counted, usage = counts(), {"input": 100, "output": 20, "cached": 60, "more": 9}
-    for tool in ("goondan__model-large", DELEGATE_TOOL):
-        run = Run("id", new_call("coder", tool, {}, {}), "w", 1, 1_000, lambda: 4_500.0)
-        result = with_meta(run.ok(1, 3_000), usage=usage)
-        counted.add([CountedCall.of(result)] * 2)
-    tokens = {tool: one.tokens for tool, one in tools(counted).items()}
-    asked = {"input": 200, "cached": 120, "output": 40, "reasoning": 0}
-    assert tokens == {"goondan__model-large": asked, DELEGATE_TOOL: {}}
+    asked = {kind: count * 2 * MOST_MINUTES for kind, count in tokens.items() if kind != "more"}
+    assert tools(counted)["goondan__model-large"].tokens == asked | {"reasoning": 0}
+    totals = store.totals()
+    assert totals.tokens_per_minute == 120
+    assert set(totals.workers[0].minutes) == {
+        iso_time(now - age * 60_000)[:16] for age in range(MOST_MINUTES)
+    }
 
 
 def test_totals_stay_for_a_while_and_writing_them_twice_changes_nothing(store: CountStore) -> None:
     counted = counts()
     counted.add([ended()])
-    totals = counted.totals("w1", "p1")
-    store.publish(totals)
-    store.publish(totals)
-    store.publish(counts().totals("w1", "p2"))
-    assert store.workers() == [totals, counts().totals("w1", "p2")]
+    for _ in range(2):
+        store.publish(counted, "w1", "p1", usage_days=90)
+    store.publish(counts(), "w1", "p2", usage_days=90)
+    assert store.workers() == [counted.totals("w1", "p1"), counts().totals("w1", "p2")]
     assert 0 < store._redis.ttl(Keys().counts("p1")) <= KEPT_SECONDS
 
 
 def test_settled_calls_are_counted_by_agent_and_code_and_lost_ones_kept(store: CountStore) -> None:
-    assert store.totals() == ([], {}, {})
+    assert store.totals()[:3] == ([], {}, {})
     lost = [Settlement("c1", "coder", REQUEUED, "w1@host"), Settlement("c2", "coder", "E_TOOL", "w1@host")]
     for settled in (*lost, Settlement("c3", "clerk", "E_TOOL_EXPIRED")):
         store.add_settled(settled)
