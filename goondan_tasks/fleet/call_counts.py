@@ -108,6 +108,9 @@ class _Tally:
     run_counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     run_sum: float = 0.0
     tokens: dict[str, int] = field(default_factory=dict)
+    #: a day, and the counts on it of the agent's calls that are for no user: most calls only add to them
+    day: str = ""
+    row: list[int] = field(default_factory=lambda: [0])
 
     def record(self, agent: str, tool: str) -> ToolCounts:
         return ToolCounts(
@@ -169,6 +172,7 @@ class CallCounts:
         with self._lock:
             for agent, tool, code, wait, run, tokens, at, user, sender in calls:
                 tally = self._tallies.get((agent, tool))
+                is_own = tally is not None
                 if tally is None:
                     has_name = run is not None or tool in EVENT_TOOLS or self._is_known(agent, tool)
                     tally = self._tally(agent, tool if has_name else UNKNOWN)
@@ -182,7 +186,12 @@ class CallCounts:
                     tally.wait_sum += wait
                 if tokens is not None:
                     self._add_tokens(tally, tokens, at[:16])
-                self._days.add(agent, tool, at, run is not None, code != OK, user, sender, tokens)
+                if user or tally.day != at[:10]:
+                    row = self._days.add(agent, tool, at, run is not None, code != OK, user, sender, tokens)
+                    if row is not None and is_own and not user:
+                        tally.day, tally.row = at[:10], row
+                else:
+                    tally.row[0] += 1
 
     def add_retry(self, agent: str, tool: str, code: str) -> None:
         """Count a run that failed and is retried."""
@@ -210,7 +219,11 @@ class CallCounts:
     def note_written(self, written: Iterable[Written], now: float) -> bool:
         """Note that totals are in Redis, whose time in ms is ``now``; return whether a new day has begun."""
         with self._lock:
-            return self._days.note_written(written, now)
+            has_begun = self._days.note_written(written, now)
+            if has_begun:  # the day of a tally may have been dropped
+                for tally in self._tallies.values():
+                    tally.day = ""
+            return has_begun
 
     def _add_tokens(self, tally: _Tally, tokens: Mapping[str, int], minute: str) -> None:
         for kind in TOKEN_KINDS:

@@ -121,10 +121,10 @@ class DayCounts(WireModel):
 
 
 class Written(NamedTuple):
-    """The totals of a day as they are to be written, and the state of its counts that they show."""
+    """The totals of a day as they are to be written, and how many calls and hand-offs they have."""
 
     day: str
-    version: int
+    size: int
     counts: DayCounts
 
 
@@ -132,9 +132,14 @@ class Written(NamedTuple):
 class _Day:
     rows: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
     edges: dict[tuple[str, str], dict[str, list[int]]] = field(default_factory=dict)
-    #: the number of changes, and how many of them were written
-    version: int = 0
+    #: how many calls and hand-offs were written
     written: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many calls, requests and hand-offs were counted."""
+        handoffs = (one[0] for hours in self.edges.values() for one in hours.values())
+        return sum(row[0] + row[1] for row in self.rows.values()) + sum(handoffs)
 
     def record(self) -> DayCounts:
         usage = [
@@ -166,38 +171,37 @@ class DailyCounts:
         user: str,
         sender: str,
         tokens: Mapping[str, int] | None,
-    ) -> None:
-        """Count a call or an event that ended ``at`` an ISO 8601 time; ``sender`` has sent the event."""
+    ) -> list[int] | None:
+        """Count a call or an event that ended ``at`` an ISO 8601 time; ``sender`` has sent the event.
+
+        Return the counts of a tool call: others of the agent and user on that day may be added to the first.
+        """
         day = self._days.get(at[:10])
         if day is None:
             day = self._open(at[:10])
-        day.version += 1
         model = ""
         if tool.startswith(_SYSTEM):
             if tool in EVENT_TOOLS:
                 if sender:
                     _add_handoff(day, sender, agent, at, is_error=is_error)
-                return
+                return None
             if has_run and tool.startswith(MODEL_TOOLS):
                 model = tool.removeprefix(MODEL_TOOLS)
-        row = day.rows.get((agent, model, user))
-        if row is None:
-            if len(user) > LONGEST_USER or len(day.rows) >= MOST_ROWS:
-                user = user[:LONGEST_USER] if len(day.rows) < MOST_ROWS else OTHER
-            row = day.rows.setdefault((agent, model, user), [0] * len(_COUNTS))
+        row = _row(day, agent, model, user)
         if not model:
             row[0] += 1
-            return
+            return row
         row[1] += 1
         for place, kind in enumerate(TOKEN_KINDS, 2):
             row[place] += (tokens or {}).get(kind, 0)
+        return None
 
     def unwritten(self) -> list[Written]:
         """Return the totals of the days that have changed since they were written."""
         return [
-            Written(name, day.version, day.record())
+            Written(name, size, day.record())
             for name, day in self._days.items()
-            if day.version > day.written
+            if (size := day.size) > day.written
         ]
 
     def note_written(self, written: Iterable[Written], now: float) -> bool:
@@ -205,7 +209,7 @@ class DailyCounts:
         today, yesterday, before = day_of(now), day_of(now - _DAY_MS), self._today
         for one in written:
             if one.day in self._days:
-                self._days[one.day].written = one.version
+                self._days[one.day].written = one.size
         for name in [name for name in self._days if name < yesterday]:
             del self._days[name]
             self._closed = max(self._closed, name)
@@ -215,6 +219,14 @@ class DailyCounts:
     def _open(self, name: str) -> _Day:
         # a day that was dropped would begin at 0 again, and take the place of what was written
         return self._days.setdefault(self._today if name <= self._closed else name, _Day())
+
+
+def _row(day: _Day, agent: str, model: str, user: str) -> list[int]:
+    row = day.rows.get((agent, model, user))
+    if row is None:
+        user = user[:LONGEST_USER] if len(day.rows) < MOST_ROWS else OTHER
+        row = day.rows.setdefault((agent, model, user), [0] * len(_COUNTS))
+    return row
 
 
 def _add_handoff(day: _Day, sender: str, agent: str, at: str, *, is_error: bool) -> None:
