@@ -203,6 +203,21 @@ export interface FailureText {
   suggestion?: string | null;
 }
 
+/** How often one agent has passed work to another, and how often that failed. */
+export interface HandoffCount {
+  from: string;
+  to: string;
+  count: number;
+  errors: number;
+}
+
+/** The hand-offs of the last hours: requests and events that were handled since a full hour. */
+export interface Handoffs {
+  since: string;
+  seconds: number;
+  edges: HandoffCount[];
+}
+
 /** A file of a workdir: its path from there, in bytes its size, and when it was changed. */
 export interface InstanceFile {
   path: string;
@@ -621,6 +636,25 @@ export interface TurnView {
   usage: Record<string, number> | null;
   links: Record<string, string>;
   finishReason: string | null;
+}
+
+/**
+ * What was used: of a day, an agent, a Model and a user, as far as the answer is grouped by them.
+ *
+ * `calls` are calls of tools, and `requests` those to models, as far as they began. `input` includes
+ * `cached`, and `output` includes `reasoning`.
+ */
+export interface Usage {
+  day?: string | null;
+  agent?: string | null;
+  model?: string | null;
+  user?: string | null;
+  calls: number;
+  requests: number;
+  input: number;
+  cached: number;
+  output: number;
+  reasoning: number;
 }
 
 /** A live worker process. `root_id` identifies its state root; times are ISO 8601. */

@@ -14,7 +14,7 @@ from goondan_tasks.fleet.agent_registry import WorkerRecord
 from goondan_tasks.fleet.connections import ConnectionStatus
 from goondan_tasks.fleet.pauses import Pause
 from goondan_tasks.fleet.usage import MOST_DAYS, MOST_HOURS, Handoffs, Usage
-from goondan_web.doors.api.operations import Asked, Content, Operation, Reply
+from goondan_web.doors.api.operations import Asked, Content, Handler, Operation, Reply
 from goondan_web.doors.api.wire import AgentListing, Listing, Omissible, Page, Query, page_of
 
 
@@ -149,9 +149,7 @@ class Fleet:
         details = {200: Content("The agent.", AgentDetails)}
         unknown = (AgentNotFoundError, ToolNotInCatalogError)
         return [
-            Operation(
-                "GET", "/v1/agents", "fleet", "read", self.list_agents, _page(AgentView), query=Listing
-            ),
+            _listing("/v1/agents", self.list_agents, AgentView),
             Operation("GET", "/v1/agents/{agent}", "fleet", "read", self.get_agent, details, unknown[:1]),
             Operation(
                 "POST",
@@ -173,31 +171,11 @@ class Fleet:
                 unknown,
                 body=ResumeBody,
             ),
-            Operation(
-                "GET", "/v1/queues", "fleet", "read", self.list_queues, _page(QueueStatus), query=Listing
-            ),
-            Operation(
-                "GET",
-                "/v1/workers",
-                "fleet",
-                "read",
-                self.list_workers,
-                _page(WorkerRecord),
-                query=AgentListing,
-            ),
-            Operation(
-                "GET", "/v1/limits", "fleet", "read", self.list_limits, _page(LimitStatus), query=Listing
-            ),
-            Operation(
-                "GET",
-                "/v1/connections",
-                "fleet",
-                "read",
-                self.list_connections,
-                _page(ConnectionStatus),
-                query=Listing,
-            ),
-            Operation("GET", "/v1/usage", "fleet", "read", self.list_usage, _page(Usage), query=UsageListing),
+            _listing("/v1/queues", self.list_queues, QueueStatus),
+            _listing("/v1/workers", self.list_workers, WorkerRecord, AgentListing),
+            _listing("/v1/limits", self.list_limits, LimitStatus),
+            _listing("/v1/connections", self.list_connections, ConnectionStatus),
+            _listing("/v1/usage", self.list_usage, Usage, UsageListing),
             Operation(
                 "GET",
                 "/v1/handoffs",
@@ -210,8 +188,9 @@ class Fleet:
         ]
 
 
-def _page(model: type[WireModel]) -> dict[int, Content]:
-    return {200: Content("A page.", Page[model])}  # type: ignore[valid-type]
+def _listing(path: str, handler: Handler, item: type[WireModel], query: type[Listing] = Listing) -> Operation:
+    page = Content("A page.", Page[item])  # type: ignore[valid-type]
+    return Operation("GET", path, "fleet", "read", handler, {200: page}, query=query)
 
 
 def _usage_names(one: Usage) -> list[str]:
