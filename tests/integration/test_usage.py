@@ -1,0 +1,142 @@
+"""Usage and hand-offs as workers count them, beside what the records of all calls say, over kill -9."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from subprocess import Popen
+
+import pytest
+
+from goondan_tasks.client import Client
+from goondan_tasks.contract.events import sender_of
+from goondan_tasks.contract.messages import epoch_milliseconds
+from goondan_tasks.contract.names import EVENT_TOOLS, MODEL_TOOLS
+from goondan_tasks.fleet.http_tokens import user_of
+from goondan_tasks.fleet.usage import TOKEN_KINDS, Usage
+from goondan_tasks.ledger.ledger import sweep_seconds
+from goondan_tasks.ledger.record import CallRecord
+from tests.shop import PATIENCE, QUESTION, Shop, shop
+from tests.waiting import wait_until
+
+Counts = dict[tuple[str, str, str], dict[str, int]]
+ANN = {"subjects": {"user": "ann"}}
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[Shop]:
+    with shop() as at:
+        at.client.request("support", QUESTION, instance_key="customer-1041", timeout=PATIENCE, auth=ANN)
+        yield at
+
+
+def by_name(rows: list[Usage]) -> Counts:
+    return {
+        (row.agent or "", row.model or "", row.user or ""): {
+            name: getattr(row, name) for name in ("calls", "requests", *TOKEN_KINDS)
+        }
+        for row in rows
+    }
+
+
+def ended(client: Client) -> list[CallRecord]:
+    return [one for one in client.calls(None, 1_000) if one.status == "done" and one.result is not None]
+
+
+def from_outside(client: Client) -> Counts:
+    """Count what the records of all calls say."""
+    found: Counts = {}
+    for record in ended(client):
+        call, meta = record.call, client.pending(record.id).result(PATIENCE).meta
+        if call.tool_name in EVENT_TOOLS:
+            continue
+        model = call.tool_name.removeprefix(MODEL_TOOLS) if call.tool_name.startswith(MODEL_TOOLS) else ""
+        names = call.agent_name, model, user_of(call.auth)
+        row = found.setdefault(names, dict.fromkeys(("calls", "requests", *TOKEN_KINDS), 0))
+        row["requests" if model else "calls"] += 1
+        for kind in TOKEN_KINDS if model else ():
+            row[kind] += (meta.usage or {}).get(kind, 0)
+    return found
+
+
+def counted(client: Client) -> Counts:
+    return by_name(client.usage(2, by="agent,model,user"))
+
+
+def wait_until_all_is_counted(client: Client) -> None:
+    wait_until(
+        lambda: counted(client) == from_outside(client),
+        PATIENCE,
+        show=lambda: f"counted {counted(client)}, from outside {from_outside(client)}",
+    )
+
+
+def worker_of(at: Shop, agent: str) -> Popen[bytes]:
+    pids = {one.pid for one in at.client.workers() if agent in one.agents}
+    return next(one for one in at.stack.workers if one.pid in pids and one.poll() is None)
+
+
+def total(counts: Counts) -> Counter[str]:
+    return sum((Counter(row) for row in counts.values()), Counter[str]())
+
+
+def test_calls_requests_and_tokens_are_counted_by_agent_model_and_user(swarm: Shop) -> None:
+    wait_until_all_is_counted(swarm.client)
+    found = counted(swarm.client)
+    assert {names[1:] for names in found} == {("", "ann"), ("scripted", "ann")}
+    assert {names[0] for names in found} == {"support", "billing"}
+    assert total(found)["requests"] >= 5
+    assert total(found)["input"] > total(found)["output"] > 0
+    today = swarm.client.usage(1)
+    assert sum(row.requests for row in today) <= total(found)["requests"]
+    minutes = Counter(dict[str, int]())
+    for worker in swarm.client.call_counts().workers:
+        minutes.update(worker.minutes)
+    assert minutes.total() == total(found)["input"] + total(found)["output"]
+
+
+def test_handoffs_are_counted_by_who_sent_and_who_received(swarm: Shop) -> None:
+    expected: Counter[tuple[str, str]] = Counter()
+    for record in ended(swarm.client):
+        if sender := sender_of(record.call.to_wire()) if record.call.tool_name in EVENT_TOOLS else "":
+            expected[sender, record.call.agent_name] += 1
+    assert expected == {("client", "support"): 1, ("support", "billing"): 1}
+
+    def found() -> dict[tuple[str, str], int]:
+        return {(one.from_agent, one.to): one.count - one.errors for one in swarm.client.handoffs(1).edges}
+
+    wait_until(lambda: found() == expected, PATIENCE, show=found)
+
+
+def test_a_killed_worker_is_not_counted_twice_and_loses_one_heartbeat_at_most(swarm: Shop) -> None:
+    client = swarm.client
+    wait_until_all_is_counted(client)
+    worker_of(swarm, "support").kill()  # what it had counted is written
+    assert counted(client) == from_outside(client)
+    swarm.stack.start_worker(["support"])
+    calls = [client.submit("support", "orders__repeat", {"text": "a", "times": n}) for n in range(60)]
+    for call in calls[:30]:
+        call.result(PATIENCE)
+    killed = worker_of(swarm, "support")
+    name = next(one.name for one in client.workers() if one.pid == killed.pid)
+    killed.kill()
+    swarm.stack.start_worker(["support"])
+    results = [call.result(PATIENCE) for call in calls]
+
+    ends = [epoch_milliseconds(one.meta.finished_at or "") for one in results if one.meta.worker == name]
+    last_beat = max(ends) - 1_000 * (sweep_seconds(client.settings) + 1)
+    lost = sum(end > last_beat for end in ends)
+    whole = total(from_outside(client))["calls"]
+    wait_until(lambda: total(counted(client))["calls"] >= whole - lost, PATIENCE)
+    assert total(counted(client))["calls"] <= whole
+
+
+def test_a_worker_that_drains_counts_what_ends_meanwhile(swarm: Shop) -> None:
+    client, before = swarm.client, total(counted(swarm.client))["calls"]
+    running = swarm.in_state("running", "support", "orders__export", format="csv")
+    process = worker_of(swarm, "support")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "drain" in swarm.stack.log(process), PATIENCE)
+    running.cancel()
+    running.result(PATIENCE)
+    process.wait(PATIENCE)
+    assert total(counted(client))["calls"] == before + 1
