@@ -39,6 +39,7 @@ from goondan_tasks.fleet.http_tokens import (
     require_user,
     token_with,
 )
+from goondan_tasks.fleet.usage import user_of
 from goondan_web.answers import ForbiddenError, RequestError, UnauthorizedError
 
 _log = structlog.get_logger(__name__)
@@ -74,8 +75,7 @@ class Caller:
     @property
     def person(self) -> str:
         """The user for whom it asks, or else its name."""
-        user = (self.auth or {}).get("subjects", {}).get("user")
-        return str(user) if user else self.name
+        return user_of(self.auth) or self.name
 
     @property
     def may_call(self) -> bool:

@@ -11,8 +11,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.contract.events import sender_of
 from goondan_tasks.contract.messages import epoch_milliseconds
 from goondan_tasks.contract.names import EVENT_TOOLS, MODEL_TOOLS
-from goondan_tasks.fleet.http_tokens import user_of
-from goondan_tasks.fleet.usage import TOKEN_KINDS, Usage
+from goondan_tasks.fleet.usage import TOKEN_KINDS, Usage, user_of
 from goondan_tasks.ledger.ledger import sweep_seconds
 from goondan_tasks.ledger.record import CallRecord
 from tests.shop import PATIENCE, QUESTION, Shop, shop
