@@ -1,13 +1,15 @@
 """The door ``ag-ui``: runs of agents for front ends that speak AG-UI (https://docs.ag-ui.com)."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.client import Client
 from goondan_tasks.client.reading import Position
@@ -19,23 +21,41 @@ from goondan_web.door import Door, DoorContext
 from goondan_web.doors.api.operations import RawRoute, body_of
 from goondan_web.doors.api.wire import InstanceName, Name
 from goondan_web.doors.front_ends.ag_ui_events import AgUiEvents
-from goondan_web.doors.front_ends.requests import (
-    FromPage,
-    no_front_end_tools,
-    path_names,
-    text_of,
-)
-from goondan_web.doors.front_ends.runs import Decision, Runs, turn_identity
+from goondan_web.doors.front_ends.requests import FromPage, path_names, text_of
+from goondan_web.doors.front_ends.runs import Decision, PageResult, Runs, turn_identity
 from goondan_web.doors.front_ends.streams import Streams, front_end_door
 
 PATH = "/ag-ui"
 
 
 class MessageIn(FromPage):
-    """A message of the conversation, of which only the last one is read: the agent has its own history."""
+    """A message of the conversation, of which only the last ones are read: the agent has its own history."""
 
     role: str
     content: Any = None
+    tool_call_id: Name | None = None
+    error: str | None = None
+
+    def result(self) -> PageResult:
+        """Return what a message of the role ``tool`` says: JSON, or text.
+
+        Raises:
+            ToolInputValidationError: it names no call, or is not text.
+        """
+        if self.tool_call_id is None:
+            raise ToolInputValidationError("messages: a message of the role tool needs a toolCallId.")
+        if self.error is not None:
+            return PageResult(self.tool_call_id, error=self.error or "The page could not do it.")
+        text = self.content if isinstance(self.content, str) else text_of(self.content)
+        with suppress(serializer.NotJsonError):
+            return PageResult(self.tool_call_id, serializer.decode(text.encode()))
+        return PageResult(self.tool_call_id, text)
+
+
+class ToolIn(FromPage):
+    """A tool that the page carries out; its description and parameters are those of the bundle."""
+
+    name: Name
 
 
 class ResumeIn(FromPage):
@@ -69,7 +89,7 @@ class RunAgentInput(FromPage):
     thread_id: InstanceName
     run_id: Name
     messages: list[MessageIn]
-    tools: list[Any] = Field(default_factory=list)
+    tools: list[ToolIn] = Field(default_factory=list)
     state: Any = None
     context: list[Any] = Field(default_factory=list)
     forwarded_props: Any = None
@@ -86,6 +106,15 @@ class RunAgentInput(FromPage):
                 "messages: the last one must be the user's: it is what the agent is asked."
             )
         return text_of(self.messages[-1].content)
+
+    def results(self) -> list[PageResult]:
+        """Return the results of tools at the end of the messages.
+
+        Raises:
+            ToolInputValidationError: one of them cannot be read.
+        """
+        last = takewhile(lambda message: message.role == "tool", reversed(self.messages))
+        return [message.result() for message in last][::-1]
 
     def metadata(self) -> JsonObject:
         """Return what else code of the agent may read, as ``event.metadata["agUi"]``."""
@@ -108,12 +137,14 @@ def ag_ui_door(client: Client, settings: Settings) -> Door:
         agent = path_names(request)["agent"]
         caller = require(request, CALL + agent)
         asked = await body_of(request, RunAgentInput)
-        no_front_end_tools(asked.tools)
+        await runs.require_tools(agent, [tool.name for tool in asked.tools])
         mapper = AgUiEvents(asked.thread_id, asked.run_id)
         if asked.resume:
             require(request, APPROVE)
             decisions = [entry.decision() for entry in asked.resume]
             return streams.answer(await runs.decide(agent, asked.thread_id, decisions, caller.name), mapper)
+        if results := asked.results():
+            return streams.answer(await runs.complete(agent, asked.thread_id, results, caller), mapper)
         turn_id = await runs.begin(
             agent, asked.thread_id, asked.run_id, asked.text(), caller.auth_for(None), asked.metadata()
         )

@@ -1,6 +1,6 @@
 """The door ``vercel``: agents for ``useChat`` of the AI SDK (https://ai-sdk.dev), as UI message streams."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -17,13 +17,15 @@ from goondan_web.door import Door, DoorContext
 from goondan_web.doors.api.operations import RawRoute, body_of
 from goondan_web.doors.api.wire import InstanceName, Name
 from goondan_web.doors.front_ends.requests import FromPage, path_names, text_of
-from goondan_web.doors.front_ends.runs import Decision, Runs
+from goondan_web.doors.front_ends.runs import Decision, PageResult, Runs
 from goondan_web.doors.front_ends.streams import Mapper, Streams, front_end_door
 from goondan_web.doors.front_ends.vercel_chunks import UiChunks
 from goondan_web.event_streams import frame
 
 PATH = "/vercel"
 _DONE = frame(b"[DONE]")
+#: the states of a tool's part that has a result
+_ANSWERED = ("output-available", "output-error")
 _HEADERS = {"X-Vercel-AI-UI-Message-Stream": "v1"}
 
 
@@ -42,6 +44,14 @@ class MessageIn(FromPage):
         """
         answered = [part.get("approval") for part in self.parts if part.get("state") == "approval-responded"]
         return [_decision(approval) for approval in answered]
+
+    def results(self) -> Sequence[PageResult]:
+        """Return the results of tools in this message; those that came from here are among them.
+
+        Raises:
+            ToolInputValidationError: one of them cannot be read.
+        """
+        return [_result(part) for part in self.parts if part.get("state") in _ANSWERED]
 
 
 class ChatRequest(FromPage):
@@ -78,9 +88,11 @@ def vercel_door(client: Client, settings: Settings) -> Door:
         if last.role == "assistant" and (decisions := last.decisions()):
             require(request, APPROVE)
             return answer(await runs.decide(agent, asked.id, decisions, caller.name), UiChunks())
+        if last.role == "assistant" and (results := last.results()):
+            return answer(await runs.complete(agent, asked.id, results, caller), UiChunks())
         if last.role != "user":
             raise ToolInputValidationError(
-                "messages: the last one must be the user's, or have the user's answers about approvals."
+                "messages: the last one must be the user's, or have its answers about approvals, or results."
             )
         turn_id = await runs.begin(
             agent, asked.id, last.id, text_of(list(last.parts)), caller.auth_for(None), {}
@@ -108,3 +120,12 @@ def _decision(approval: Any) -> Decision:
     if not isinstance(call_id, str) or not isinstance(approved, bool) or not isinstance(reason, str):
         raise ToolInputValidationError("messages: an answer about an approval needs its id, and `approved`.")
     return Decision(call_id, approved, reason)
+
+
+def _result(part: Mapping[str, Any]) -> PageResult:
+    call_id, error = part.get("toolCallId"), part.get("errorText")
+    if not isinstance(call_id, str) or not (error is None or isinstance(error, str)):
+        raise ToolInputValidationError("messages: the result of a tool needs its toolCallId.")
+    if part.get("state") == "output-error":
+        return PageResult(call_id, error=error or "The page could not do it.")
+    return PageResult(call_id, part.get("output"))

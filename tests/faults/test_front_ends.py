@@ -112,6 +112,35 @@ def test_the_ai_sdk_sends_a_message_and_approves_a_call(model: ModelServer, url:
     assert (call["state"], call["output"]) == ("output-available", {"wiped": {"disk": "sda"}})
 
 
+def beginning() -> Any:
+    """Return a script in which the model calls what the page carries out, and then hears of it."""
+    call = Call("desk__begin", {})
+    return in_turn(Answer("", (call,)), Answer("The page does it."), Answer("It has begun."))
+
+
+def test_the_official_client_of_ag_ui_carries_out_a_tool_of_its_page(
+    model: ModelServer, url: str, modules: Path
+) -> None:
+    model.begin(beginning())
+    seen = official("ag-ui-tools.mjs", modules, f"{url}/ag-ui/student")
+    assert seen["called"] == ["desk__begin"]
+    assert seen["messages"][-1]["content"] == "It has begun."
+    assert "begun" in str(model.requests[-1])
+
+
+def test_the_ai_sdk_carries_out_a_tool_of_its_page(model: ModelServer, url: str, modules: Path) -> None:
+    model.begin(beginning())
+    seen = official("ai-sdk-tools.mjs", modules, f"{url}/vercel/student")
+    assert (seen["called"], seen.get("error"), seen["status"]) == (["desk__begin"], None, "ready")
+    parts = seen["messages"][-1]["parts"]
+    assert [part["text"] for part in parts if part["type"] == "text"] == [
+        "The page does it.",
+        "It has begun.",
+    ]
+    [call] = [part for part in parts if part["type"] == "dynamic-tool"]
+    assert (call["state"], call["output"]) == ("output-available", {"begun": True})
+
+
 def test_the_chat_page_goes_on_after_an_outage_and_after_a_reload_in_the_middle(
     model: ModelServer, url: str, page: str, modules: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,5 @@
 """What the doors for front ends read of requests in one way."""
 
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,20 +19,6 @@ class FromPage(BaseModel):
 def path_names(request: Request) -> dict[str, str]:
     """Return the names in the path, decoded."""
     return {name: unquote(text) for name, text in request.path_params.items()}
-
-
-def no_front_end_tools(tools: Sequence[Any]) -> None:
-    """Refuse tools that the page itself would run.
-
-    Raises:
-        ToolInputValidationError: there are any.
-    """
-    if tools:
-        raise ToolInputValidationError(
-            "tools: an agent has the tools of its bundle, and cannot call those of a page.",
-            suggestion="Leave out `tools`. Let a tool of the bundle return a pending result, "
-            "and complete its call from the page's server.",
-        )
 
 
 def text_of(content: Any) -> str:

@@ -1,9 +1,11 @@
-"""Runs: a Turn, and the Turns in which its agent goes on after approvals, one stream of events.
+"""Runs: a Turn, and the Turns in which its agent goes on after answers of the page, one stream of events.
 
-An agent whose call waits for an approval ends its Turn, and gets the result of the call in another Turn. A
-run contains both: it ends when nothing is left to come, or with the calls that wait for a decision.
+An agent whose call waits for an approval, or for what the page has to do, ends its Turn, and gets the result
+of the call in another Turn. A run that decides contains both: it ends when nothing is left to come, or with
+the calls that wait for a decision.
 """
 
+import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, aclosing, suppress
@@ -19,7 +21,12 @@ from goondan_tasks.client.pending_call import not_found
 from goondan_tasks.client.reading import Position
 from goondan_tasks.client.threads import ClientThreads
 from goondan_tasks.client.turn_events import ToolAnswered, TurnEnded, TurnEvent
-from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError, CallNotPendingError
+from goondan_tasks.contract.errors import (
+    CallClosedError,
+    CallNotFoundError,
+    CallNotPendingError,
+    ToolInputValidationError,
+)
 from goondan_tasks.contract.events import completion_id, is_event
 from goondan_tasks.contract.messages import JsonObject, ToolCallError
 from goondan_tasks.contract.names import call_identity
@@ -39,6 +46,15 @@ class Decision:
     call_id: str
     is_approved: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageResult:
+    """What the page has done for a call that waits for its completion: an output, or an error."""
+
+    call_id: str
+    output: Any = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +168,79 @@ class Runs:
         Raises:
             CallNotFoundError: one of them is about no call of this thread; then none is carried out.
         """
-        records = [await self._async_client.record(decision.call_id) for decision in decisions]
-        for record in records:
-            if (record.call.agent_name, record.call.instance_key) != (agent, thread_id):
-                raise CallNotFoundError(f"The thread has no call {record.id}.")
+        records = [await self._of_thread(agent, thread_id, decision.call_id) for decision in decisions]
+        acts = [partial(self._decide, decision, by) for decision in decisions]
+        return await self._carried_out(list(zip(records, acts, strict=True)))
+
+    async def complete(
+        self, agent: str, thread_id: str, results: Sequence[PageResult], caller: Caller
+    ) -> AsyncGenerator[RunEvent]:
+        """Complete calls with what the page has done, and return the events of the run that follows.
+
+        Pages send results of other calls along, which they have got from here: these are left out. If none
+        of the calls waits any more, the request is a repeated one, and the events are those after the last.
+
+        Raises:
+            CallNotFoundError: one of the calls is none of this thread, or another user's.
+            CallNotPendingError: none of them waits for its completion, or has waited for it.
+        """
+        waiting, ended = [], []
+        for result in results:
+            record = await self._of_thread(agent, thread_id, result.call_id)
+            if not _is_shown(record, caller):
+                raise not_found(record.id)
+            act = partial(self._complete, result)
+            if record.awaits == "completion":
+                waiting.append((record, act))
+            elif record.status in ENDED and await self._has_waited(record):
+                ended.append((record, act))
+        if not waiting and not ended:
+            names = ", ".join(result.call_id for result in results)
+            raise CallNotPendingError(
+                f"No call that the results are for waits for its completion: {names}.",
+                suggestion="A page completes calls whose tool returned a pending result. Results of other "
+                "calls come from the workers. To go on after them, send a message of the user.",
+            )
+        return await self._carried_out(waiting or ended[-1:])
+
+    async def require_tools(self, agent: str, names: Sequence[str]) -> None:
+        """Check that an agent has the tools that a page would carry out.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            ToolInputValidationError: it lacks one.
+        """
+        if not names:
+            return
+        catalog = await asyncio.to_thread(self._client.catalog, agent)
+        known = {item["name"] for item in catalog}
+        if unknown := [name for name in names if name not in known]:
+            raise ToolInputValidationError(
+                f"tools: agent {agent!r} has no tool {unknown[0][:200]!r}: it has those of its bundle.",
+                suggestion="Declare it in the bundle, under the name <tool>__<export> that the page uses. "
+                "Let its handler return a pending result; the page sends the final one.",
+            )
+
+    async def _of_thread(self, agent: str, thread_id: str, call_id: str) -> CallRecord:
+        record = await self._async_client.record(call_id)
+        if (record.call.agent_name, record.call.instance_key) != (agent, thread_id):
+            raise CallNotFoundError(f"The thread has no call {record.id}.")
+        return record
+
+    async def _has_waited(self, record: CallRecord) -> bool:
+        """Return whether the agent got the result of a call in an event, as that of a completed one."""
+        with suppress(CallNotFoundError):
+            await self._async_client.record(completion_id(record.call, record.id))
+            return True
+        return False
+
+    async def _carried_out(
+        self, acts: Sequence[tuple[CallRecord, Callable[[], None]]]
+    ) -> AsyncGenerator[RunEvent]:
         begun: list[_Continued] = []
         with ExitStack() as undoing:
-            for record, decision in zip(records, decisions, strict=True):
-                begun.append(_Continued(self._client, record, partial(self._decide, decision, by)))
+            for record, act in acts:
+                begun.append(_Continued(self._client, record, act))
                 undoing.callback(begun[-1].close)
                 await begun[-1].begin()
             undoing.pop_all()
@@ -171,6 +252,13 @@ class Runs:
                 self._client.approve(decision.call_id, by)
             else:
                 self._client.deny(decision.call_id, decision.reason, by)
+
+    def _complete(self, result: PageResult) -> None:
+        with suppress(CallNotPendingError, CallClosedError):  # completed already
+            if result.error is None:
+                self._client.resolve(result.call_id, result.output)
+            else:
+                self._client.fail(result.call_id, result.error)
 
     async def _rest(self, seen: "_Seen", begun: list["_Continued"]) -> AsyncGenerator[RunEvent]:
         """Yield what comes after decisions, as long as there are any, and the end of the run."""

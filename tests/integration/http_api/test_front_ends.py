@@ -187,6 +187,102 @@ def test_a_page_that_comes_back_gets_what_came_after_its_place(
     assert sent(pages.get(address)) == sent(whole)
 
 
+def call_for_page(client: Client, redis: Redis, thread: str, turn_id: str, **fields: Any) -> CallRecord:
+    """Play a Turn whose call the page has to carry out."""
+    event = received(client, thread)
+    call = client.submit("builder", "jobs__begin", {}, instance_key=thread, turn_id="turn-r-1", **fields)
+    wait_until(lambda: client.record(call.id).awaits == "completion", PATIENCE)
+    told = {"step": 0, "id": "call_1", "call_id": call.id, "tool": "jobs__begin"}
+    pending = ToolAnswered(**told, status="pending", awaits="completion")
+    tell(redis, turn_id, ToolCalled(**told, args={}), pending)
+    client.reply(event, "The page does it.")
+    return client.record(call.id)
+
+
+PAGE_TOOL = {"name": "jobs__begin", "description": "Begin a job.", "parameters": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "seen"),
+    [
+        ({"content": '{"color": "red"}'}, "ok", {"color": "red"}),
+        ({"content": "red, perhaps"}, "ok", "red, perhaps"),
+        ({"content": ""}, "ok", ""),
+        ({"content": "", "error": "The user has left."}, "error", "The user has left."),
+    ],
+)
+def test_a_page_carries_out_a_call_of_the_agent(
+    client: Client,
+    pages: TestClient,
+    redis: Redis,
+    thread: str,
+    asking: ThreadPoolExecutor,
+    said: dict[str, Any],
+    status: str,
+    seen: Any,
+) -> None:
+    answer = asking.submit(pages.post, AGENT, json=run_input(thread, tools=[PAGE_TOOL]))
+    record = call_for_page(client, redis, thread, turn_of(thread))
+    events = sent(answer.result(PATIENCE))
+    assert "TOOL_CALL_RESULT" not in kinds(events)
+    assert (events[1]["type"], events[-1]["outcome"]) == ("STEP_STARTED", {"type": "success"})
+    result = {"id": "m-3", "role": "tool", "toolCallId": record.id, **said}
+    messages = [{"id": "m-2", "role": "assistant", "content": "The page does it."}, result]
+    asked = run_input(thread, runId="r-2", messages=messages, tools=[PAGE_TOOL])
+    resumed = asking.submit(pages.post, AGENT, json=asked)
+    event = received(client, thread)
+    assert event.input["status"] == status
+    assert (event.input["output"] if status == "ok" else event.input["error"]["message"]) == seen
+    client.reply(event, "Thank you.")
+    events = sent(resumed.result(PATIENCE))
+    assert (events[1]["toolCallId"], events[-1]["result"]) == (record.id, "Thank you.")
+    assert sent(pages.post(AGENT, json=asked)) == events  # a repeated result changes nothing
+
+
+def given_results(thread: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": thread, "messages": [{"id": "m-2", "role": "assistant", "parts": parts}]}
+
+
+def test_a_chat_carries_out_a_call_beside_those_that_workers_have_carried_out(
+    client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
+) -> None:
+    asked = chat_input(thread)
+    asked["messages"][0]["id"] = "r-1"
+    answer = asking.submit(pages.post, CHAT, json=asked)
+    record = call_for_page(client, redis, thread, turn_of(thread))
+    answer.result(PATIENCE)
+    other = client.submit("builder", "guarded__look", {}, instance_key=thread)
+    other.result(PATIENCE)
+    parts = [
+        {"type": "dynamic-tool", "state": "output-available", "toolCallId": call_id, "output": {"n": 1}}
+        for call_id in (record.id, other.id)
+    ]
+    given = given_results(thread, parts)
+    completed = asking.submit(pages.post, CHAT, json=given)
+    client.reply(received(client, thread), "Thank you.")
+    chunks = sent(completed.result(PATIENCE))
+    assert [(one["toolCallId"], one["output"]) for one in chunks if "output" in one] == [
+        (record.id, {"n": 1})
+    ]
+    assert [one["delta"] for one in chunks if "delta" in one] == ["Thank you."]
+    assert sent(pages.post(CHAT, json=given)) == chunks
+    refused = pages.post(CHAT, json=given_results(thread, parts[1:]))  # only of a call that never waited
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "E_CALL_NOT_PENDING")
+
+
+def test_a_result_for_a_call_that_waits_for_an_approval_is_refused(
+    client: Client, pages: TestClient, thread: str
+) -> None:
+    record = held_call(client, thread)
+    result = {"id": "m", "role": "tool", "toolCallId": record.id, "content": "done"}
+    answer = pages.post(AGENT, json=run_input(thread, messages=[result]))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "E_CALL_NOT_PENDING")
+    other = pages.post(AGENT, json=run_input(f"{thread}-other", messages=[result]))
+    assert other.status_code == 404
+    assert client.record(record.id).awaits == "approval"
+    client.cancel(record.id)
+
+
 def test_an_approval_interrupts_the_run_and_the_next_run_carries_it_out(
     client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
 ) -> None:
@@ -282,7 +378,10 @@ USER = {"id": "m", "role": "user"}
         ({"messages": [{**USER, "content": " "}]}, "empty"),
         ({"messages": [{**USER, "content": [{"type": "image", "source": {}}]}]}, "not only text"),
         ({"messages": [{**USER, "content": {"text": "x"}}]}, "not only text"),
-        ({"tools": [{"name": "pick", "description": "", "parameters": {}}]}, "tools:"),
+        ({"tools": [{"name": "pick", "description": "", "parameters": {}}]}, "has no tool 'pick'"),
+        ({"tools": [{"description": "", "parameters": {}}]}, "tools"),
+        ({"messages": [{"id": "m", "role": "tool", "content": "7"}]}, "needs a toolCallId"),
+        ({"messages": [{"id": "m", "role": "tool", "toolCallId": "c", "content": 7}]}, "not only text"),
         ({"resume": [{"interruptId": "c", "status": "maybe"}]}, "resume"),
         ({"resume": [{"interruptId": "c", "status": "resolved", "payload": "yes"}]}, "resume"),
     ],
@@ -308,6 +407,10 @@ def test_what_is_no_run_is_refused_before_the_stream(
         (
             {"messages": [{"id": "m", "role": "assistant", "parts": [{"state": "approval-responded"}]}]},
             "approved",
+        ),
+        (
+            {"messages": [{"id": "m", "role": "assistant", "parts": [{"state": "output-available"}]}]},
+            "needs its toolCallId",
         ),
     ],
 )
@@ -361,6 +464,21 @@ def test_a_run_is_shown_to_its_user_alone(
         assert [one.result(PATIENCE).status_code for one in shown] == [200, 200]
         assert [answer(run, name).status_code for name in ("ann", "lead", "bob")] == [200, 200, 404]
     assert turn.id == turn_of(thread)
+
+
+def test_a_call_of_another_user_cannot_be_carried_out(client: Client, thread: str) -> None:
+    tokens = {name: {"token": name, "scopes": ["call:builder"], "user": name} for name in ("ann", "bob")}
+    settings = client.settings.model_copy(update={"http_tokens": SecretStr(json.dumps(tokens))})
+    app = make_application([ag_ui_door(client, settings)], settings, "127.0.0.1")
+    call = client.submit("builder", "jobs__begin", {}, instance_key=thread, auth=auth_of("ann"))
+    wait_until(lambda: client.record(call.id).awaits == "completion", PATIENCE)
+    result = {"id": "m", "role": "tool", "toolCallId": call.id, "content": "done"}
+    with TestClient(app, base_url="http://127.0.0.1") as pages:
+        headers = {"Authorization": "Bearer bob"}
+        answer = pages.post(AGENT, json=run_input(thread, messages=[result]), headers=headers)
+    assert answer.status_code == 404
+    assert client.record(call.id).awaits == "completion"
+    client.cancel(call.id)
 
 
 def test_a_decision_about_a_call_of_another_thread_is_refused(

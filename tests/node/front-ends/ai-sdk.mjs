@@ -1,18 +1,11 @@
 // node ai-sdk.mjs MODULES URL: the AI SDK sends a message, approves a call, and asks for an open stream
 import { createRequire } from "node:module";
 
+import { State } from "./ai-sdk-state.mjs";
+
 const { AbstractChat, DefaultChatTransport, lastAssistantMessageIsCompleteWithApprovalResponses } =
   createRequire(`${process.argv[2]}/`)("ai");
 
-class State {
-  messages = [];
-  status = "ready";
-  error = undefined;
-  pushMessage = (message) => void this.messages.push(message);
-  popMessage = () => void this.messages.pop();
-  replaceMessage = (index, message) => void (this.messages[index] = message);
-  snapshot = structuredClone;
-}
 class Chat extends AbstractChat {}
 
 const state = new State();
