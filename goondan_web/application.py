@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 #: raises if what the doors need cannot be used, Redis above all; may block
 Ready = Callable[[], None]
 #: the methods that are logged by name; others may be texts of any length
+#: how long a probe of readiness waits for Redis: probes of Kubernetes have about as much patience
+READY_SECONDS = 2.0
 _METHODS = frozenset(HTTPMethod)
 _OTHER_METHOD = "other"
 _FAULT = "The server failed while it answered."
@@ -212,8 +214,11 @@ def _health(ready: Ready) -> Door:
     async def is_alive(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    def is_ready(_: Request) -> Response:  # synchronous, so that Starlette runs it in a thread
-        ready()
+    async def is_ready(_: Request) -> Response:
+        try:
+            await asyncio.wait_for(asyncio.to_thread(ready), READY_SECONDS)
+        except TimeoutError as error:  # the thread goes on until the client of Redis gives up
+            raise BrokerUnreachableError(f"Redis has not answered within {READY_SECONDS:g} s.") from error
         return JSONResponse({"status": "ready"})
 
     routes = [Route("/healthz", is_alive), Route("/readyz", is_ready)]

@@ -1,6 +1,7 @@
 """What the application answers outside its doors, what it logs, and how doors live in it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from goondan_tasks.contract.errors import (
     UnconfirmedError,
 )
 from goondan_tasks.contract.names import public_paths
+from goondan_web import application as http_application
 from goondan_web.application import make_application
 from goondan_web.door import Access, Door
 from tests.unit.goondan_web.doors_for_tests import application, counting_door
@@ -116,6 +118,21 @@ def test_probes_need_neither_token_nor_name_and_tell_whether_redis_answers() -> 
 
     assert (client.get("/healthz").status_code, before) == (200, 200)
     assert (client.get("/readyz").status_code, client.get("/healthz").status_code) == (503, 200)
+
+
+def test_a_probe_does_not_wait_for_a_redis_that_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_application, "READY_SECONDS", 0.01)
+    thawed = threading.Event()
+
+    def ready() -> None:
+        thawed.wait()
+
+    app = make_application([counting_door()], Settings.load(http_token="t"), "0.0.0.0", ready)
+    with TestClient(app, base_url="http://10.0.0.7") as client:
+        answer = client.get("/readyz")
+        alive = client.get("/healthz").status_code
+        thawed.set()
+    assert (answer.status_code, answer.json()["error"]["code"], alive) == (503, "E_BROKER_UNREACHABLE", 200)
 
 
 def logged(client: TestClient, method: str, path: str, **sent: Any) -> Any:
