@@ -50,6 +50,7 @@ from goondan_tasks.contract.model_messages import told_text
 from goondan_tasks.contract.names import OUTSIDE
 from goondan_tasks.contract.table_rows import read_row
 from goondan_tasks.contract.wording import counted, member, on_one_line, printable
+from goondan_tasks.history.mailbox import Mailbox, WaitingEvent
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 
@@ -445,18 +446,23 @@ def show_instance(
     client: Client,
     key: Annotated[str, argument("KEY", "The instance.")],
     messages: Annotated[bool, flag("Show the conversations of its agents that think.", "--messages")] = False,
+    mailbox: Annotated[bool, flag("Show the events that wait for its agents.", "--mailbox")] = False,
     agent: OfAgent = None,
 ) -> None:
-    """Show an instance: its agents, or with --messages their conversations.
+    """Show an instance: its agents; with --messages their conversations, with --mailbox what waits for them.
 
     Conversations are files in the instance's directory, so --messages works only where the state root is, for
     example on the worker's machine. Results of tools are shortened, except with --json.
     """
+    if mailbox and agent is not None:  # the first event waits before there is an instance
+        return _show_mailboxes([client.mailbox(agent, key)], session.output)
     found = client.instances(agent, key)
     if not found:
         whose = "" if agent is None else f" of agent {agent!r}"
         raise InstanceNotFoundError(f"No instance {key!r}{whose}.")
     output = session.output
+    if mailbox:
+        return _show_mailboxes([client.mailbox(info.target, key) for info in found], output)
     if not messages:
         return output.write(instances_table(found, output))
     said = {info.target: client.conversation(info.target, key) for info in found}
@@ -474,6 +480,33 @@ def show_instance(
             _show(message, output)
     if not any(said.values()):
         output.note("There are no messages: only agents that think have some, after their first Turn.")
+    return None
+
+
+#: how much of an event's text a line of a mailbox shows, in characters
+LONGEST_LINE = 120
+
+
+def _show_mailboxes(boxes: Sequence[Mailbox], output: Output) -> None:
+    if output.as_json:
+        return output.document([box.to_wire() for box in boxes])
+    columns: Columns[WaitingEvent] = {
+        "since": lambda event: output.time(epoch_milliseconds(event.since)),
+        "state": lambda event: event.state,
+        "kind": lambda event: event.kind,
+        "from": lambda event: event.sender if event.user is None else f"{event.sender} for {event.user}",
+        "text": lambda event: on_one_line(event.text.text)[:LONGEST_LINE],
+        "id": lambda event: output.call_id(event.id),
+    }
+    for box in boxes:
+        more = box.count - len(box.events)
+        notes = [] if more <= 0 else [f"{counted(more, 'more event')} of {box.agent}"]
+        if len(boxes) > 1:
+            output.print(Text(on_one_line(box.agent), style="bold underline"))
+        answer = listing(
+            box.events, columns, wire=WaitingEvent.to_wire, none="No event waits.", unbroken="id"
+        )
+        output.give(answer.document, answer.content, *answer.notes, *notes)
     return None
 
 

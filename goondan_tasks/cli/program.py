@@ -165,6 +165,7 @@ _FLAGS = {
     "--yes",
     "--all",
     "--dry-run",
+    "--mailbox",
     "--messages",
     "--again",
     "--wait",

@@ -179,6 +179,7 @@ class AsyncClient:
     limits = _in_thread(Client.limits)
     audit = _in_thread(Client.audit)
     instances = _in_thread(Client.instances)
+    mailbox = _in_thread(Client.mailbox)
     conversation = _in_thread(Client.conversation)
     files = _in_thread(Client.files)
     read_file = _in_thread(Client.read_file)

@@ -16,6 +16,7 @@ from goondan_tasks.fleet.agent_registry import ShutdownRequest, ShutdownRequests
 from goondan_tasks.fleet.audit import AuditEntry, AuditFilter, recording
 from goondan_tasks.fleet.pauses import Pause
 from goondan_tasks.fleet.usage import MOST_DAYS, MOST_HOURS, Handoffs, Usage, UsageStore, groups_of
+from goondan_tasks.history.mailbox import Mailbox, read_mailbox
 from goondan_tasks.instances.workdir_files import FilePart, InstanceFile, list_files, read_file
 from goondan_tasks.ledger.call_filter import CallFilter, open_calls
 from goondan_tasks.ledger.record import CallRecord
@@ -140,6 +141,20 @@ class OperatorClient(ClientConnection):
         """Return what is paused, by agent and tool."""
         with self.broker_errors():
             return list(self._pauses.read().pauses.values())
+
+    def mailbox(self, agent: str, instance_key: str = "default", limit: int = 50) -> Mailbox:
+        """Return the events that wait for an instance, in order: the first is handled, or is the next.
+
+        ``limit`` is 200 at most; ``count`` says how many there are. An event is cancelled as a call is.
+
+        Raises:
+            AgentNotFoundError: no such agent, and nothing waits for it.
+        """
+        with self.broker_errors():
+            found = read_mailbox(self._ledger, agent, instance_key, limit)
+            if not found.count:
+                self._known_agents.require(agent)
+        return found
 
     def files(self, agent: str, instance_key: str = "default") -> list[InstanceFile]:
         """Return the files of an instance's workdir by path, 10,000 at most.

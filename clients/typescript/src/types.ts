@@ -191,6 +191,13 @@ export interface ErrorAnswer {
   error: ToolCallError;
 }
 
+/** The beginning of a JSON value as text without secrets, and the size of the whole in bytes. */
+export interface Excerpt {
+  text: string;
+  size: number;
+  isCut: boolean;
+}
+
 /** The error of a pending call. */
 export interface Failure {
   error: FailureText;
@@ -259,6 +266,14 @@ export interface LimitStatus {
   most: number;
   periodSeconds?: number | null;
   freeAt: string;
+}
+
+/** The mailbox of an instance of an agent. */
+export interface Mailbox {
+  agent: string;
+  instanceKey: string;
+  count: number;
+  events: WaitingEvent[];
 }
 
 /** The state of an agent's MCP server in one worker process. */
@@ -655,6 +670,19 @@ export interface Usage {
   cached: number;
   output: number;
   reasoning: number;
+}
+
+/** An event in a mailbox: the first is handled, or is the next; the others wait behind it. */
+export interface WaitingEvent {
+  id: string;
+  state: string;
+  kind: string;
+  type?: string | null;
+  sender: string;
+  user?: string | null;
+  since: string;
+  text: Excerpt;
+  correlationId?: string | null;
 }
 
 /** A live worker process. `root_id` identifies its state root; times are ISO 8601. */

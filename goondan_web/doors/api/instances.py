@@ -3,22 +3,33 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import Field
 from starlette.responses import Response
 
 from goondan_tasks.client import AsyncClient
 from goondan_tasks.contract.errors import (
+    AgentNotFoundError,
     ConversationError,
     InstanceBusyError,
     InstanceFileError,
     InstanceNotFoundError,
 )
 from goondan_tasks.contract.messages import Message, WireModel, epoch_milliseconds
+from goondan_tasks.history.mailbox import Mailbox
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.instances.workdir_files import FilePart, InstanceFile
 from goondan_web.doors.api.operations import Asked, Content, Operation, Reply
 from goondan_web.doors.api.outputs import RANGE, RangeError, Source, ranged_answer
-from goondan_web.doors.api.wire import AgentListing, Listing, Page, Query, page_of
+from goondan_web.doors.api.wire import (
+    MOST_ITEMS,
+    USUAL_ITEMS,
+    AgentListing,
+    Listing,
+    Page,
+    Query,
+    page_of,
+)
 
 #: a browser saves it, and does not guess what it is
 _AS_A_FILE = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
@@ -28,6 +39,12 @@ class Removals(WireModel):
     """What was deleted: one entry for each workspace with such an instance."""
 
     items: list[InstanceRemoval]
+
+
+class MailboxQuery(Query):
+    """How much of a mailbox to return."""
+
+    limit: int = Field(USUAL_ITEMS, ge=1, le=MOST_ITEMS, description="The most events, from the first on.")
 
 
 class Rehearsal(Query):
@@ -60,6 +77,11 @@ class Instances:
         messages = await self.client.conversation(asked.path["agent"], asked.path["key"])
         numbered = list(enumerate(messages))
         return Reply(page_of(numbered, asked.query, lambda one: [one[0]], lambda one: one[1]))
+
+    async def get_mailbox(self, asked: Asked) -> Reply:
+        """Show the events that wait for an instance, in order."""
+        query: MailboxQuery = asked.query
+        return Reply(await self.client.mailbox(asked.path["agent"], asked.path["key"], query.limit))
 
     async def list_files(self, asked: Asked) -> Reply:
         """List the files of an instance's workdir."""
@@ -109,6 +131,16 @@ class Instances:
                 messages,
                 (*unknown, ConversationError),
                 query=Listing,
+            ),
+            Operation(
+                "GET",
+                f"{path}/mailbox",
+                tag,
+                "read",
+                self.get_mailbox,
+                {200: Content("The mailbox.", Mailbox)},
+                (AgentNotFoundError,),
+                query=MailboxQuery,
             ),
             *self._files(path, tag),
             Operation(

@@ -123,7 +123,7 @@ class Console:
                 form = await _form(request)
                 acting = Acting(self.client, _names(request), form, caller_of(request.scope))
                 address = await asyncio.to_thread(asked.act, acting)
-                return RedirectResponse(address, 303, SECURITY)
+                return RedirectResponse(acting.next_page(address), 303, SECURITY)
             except GoondanError as error:
                 return error_page(error, self.help_url, caller_of(request.scope))
 

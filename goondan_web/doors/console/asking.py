@@ -12,7 +12,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.fleet.http_tokens import READ
 from goondan_web.callers import Caller, MissingScopeError
-from goondan_web.doors.console.rendering import Shown
+from goondan_web.doors.console.rendering import PATH, Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,12 @@ class Acting:
             return serializer.decode(self.text(name).encode() or default)
         except serializer.NotJsonError as error:
             raise ToolInputValidationError(f"The field {name} is not JSON: {error}.") from error
+
+    def next_page(self, usual: str) -> str:
+        """Return the page to go on with: that of the console which the form names, or the usual one."""
+        back, said = self.text("back"), usual.partition("?")[2]
+        is_ours = back.startswith(f"{PATH}/") and back.isprintable()
+        return f"{back}?{said}" if is_ours else usual
 
     @property
     def request_key(self) -> str | None:

@@ -1,11 +1,16 @@
 """Pages about conversations: a list of instances, and one with its messages."""
 
+import codecs
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from goondan_tasks.contract.errors import ConversationError, InstanceNotFoundError
+from goondan_tasks.contract.errors import AgentNotFoundError, ConversationError, InstanceNotFoundError
 from goondan_tasks.contract.messages import Message
 from goondan_tasks.contract.model_messages import told_text
+from goondan_tasks.contract.redaction import hidden_by_place, hidden_in_log
+from goondan_tasks.history.mailbox import Mailbox
+from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.console.asking import Asking, View
 from goondan_web.doors.console.calls import USUAL_ROWS, row_of, shown_json
 from goondan_web.doors.console.rendering import PATH, Shown
@@ -14,6 +19,10 @@ from goondan_web.doors.console.rendering import PATH, Shown
 _MOST_INSTANCES = 1_000
 #: how many characters of arguments stand beside the name of a tool
 _LINE = 120
+#: how many files a list shows, and how many there are at most
+_FILES, MOST_FILES = 200, 10_000
+#: how much of a file is shown, in bytes
+LONGEST_FILE = 262_144
 
 
 def list_instances(asking: Asking) -> Shown:
@@ -36,23 +45,74 @@ def list_instances(asking: Asking) -> Shown:
 def show_instance(asking: Asking) -> Shown:
     """Show a conversation: its messages, and the calls and Turns that have not ended."""
     client, agent, key = asking.client, asking.path["agent"], asking.path["key"]
-    info = next(iter(client.instances(agent, key)), None)
-    if info is None:
+    info, mailbox = next(iter(client.instances(agent, key)), None), _mailbox(asking, agent, key)
+    if info is None and mailbox is None:
         raise InstanceNotFoundError(f"Agent {agent[:200]!r} has no instance {key[:200]!r}.")
-    messages, trouble = _messages(asking, agent, key)
+    messages, trouble = ([], None) if info is None else _messages(asking, agent, key)
     before = asking.number("before", len(messages), max(1, len(messages)))
     first = max(0, before - USUAL_ROWS)
-    calls = [row_of(one) for one in client.calls(agent, USUAL_ROWS, instance=key)]
+    waits = set() if mailbox is None else {one.id for one in mailbox.events}
+    calls = [_row(one) for one in client.calls(agent, USUAL_ROWS, instance=key)]
     data = {
+        "agent": agent,
+        "key": key,
         "info": info,
         "messages": [_message(one) for one in messages[first:before]],
         "earlier": first or None,
         "count": len(messages),
         "trouble": trouble,
-        "open": [call for call in calls if call["finishedAt"] is None],
+        "open": [call for call in calls if call["finishedAt"] is None and call["id"] not in waits],
         "calls": calls[:10],
+        "mailbox": mailbox,
     }
     return Shown("instance.html", key, data)
+
+
+def _row(record: CallRecord) -> dict[str, Any]:
+    """Return what is shown of a call; what a person decides about has its arguments."""
+    args = shown_json(record.call.args) if record.awaits == "approval" else None
+    return {**row_of(record), "args": args}
+
+
+def _mailbox(asking: Asking, agent: str, key: str) -> Mailbox | None:
+    """Return what waits for the instance; ``None`` if nothing does."""
+    with suppress(AgentNotFoundError):
+        found = asking.client.mailbox(agent, key, USUAL_ROWS)
+        return found if found.events else None
+    return None
+
+
+def list_instance_files(asking: Asking) -> Shown:
+    """Show the files of the workdir, by path."""
+    agent, key = asking.path["agent"], asking.path["key"]
+    found, limit = asking.client.files(agent, key), asking.number("limit", _FILES, MOST_FILES)
+    more = limit * 4 if limit < len(found) else None
+    data = {"agent": agent, "key": key, "files": found[:limit], "count": len(found), "more": more}
+    return Shown("files.html", f"Files of {key}", data)
+
+
+def show_file(asking: Asking) -> Shown:
+    """Show the beginning of a file that is text."""
+    agent, key, path = (asking.path[name] for name in ("agent", "key", "path"))
+    part = asking.client.read_file(agent, key, path, 0, LONGEST_FILE)
+    data = {
+        "agent": agent,
+        "key": key,
+        "path": path,
+        "size": part.size,
+        "text": _text_of(part.data),
+        "isCut": part.next_offset is not None,
+    }
+    return Shown("file.html", path, data)
+
+
+def _text_of(data: bytes) -> str | None:
+    """Return a text without secrets; ``None`` for what is none. A character may be cut at its end."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else hidden_by_place(hidden_in_log(text))
 
 
 def _messages(asking: Asking, agent: str, key: str) -> tuple[list[Message], str | None]:
@@ -91,4 +151,6 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 PAGES = (
     View(f"{PATH}/conversations", list_instances),
     View(f"{PATH}/conversations/{{agent}}/{{key}}", show_instance),
+    View(f"{PATH}/conversations/{{agent}}/{{key}}/files", list_instance_files),
+    View(f"{PATH}/conversations/{{agent}}/{{key}}/files/{{path}}", show_file),
 )

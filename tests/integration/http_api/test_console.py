@@ -194,6 +194,52 @@ def test_schedule_is_run_paused_and_resumed(browser: TestClient, client: Client)
     assert "There are no schedules" in shown()
 
 
+def test_call_is_decided_about_on_the_page_of_its_conversation(browser: TestClient, client: Client) -> None:
+    approved, cancelled = held(client, "in place"), held(client, "in place")
+    path = "/console/conversations/builder/in%20place"
+    page = browser.get(path).text
+    assert page.count("a person must approve it") == 2
+    assert f'action="/console/approvals/{approved.id}/deny"' in page
+
+    form = {"back": path}
+    decided = browser.post(f"/console/approvals/{approved.id}/approve", data=form, follow_redirects=False)
+    assert decided.headers["location"] == f"{path}?done=approved"
+    assert approved.result(PATIENCE, wait_pending=True).output == {"wiped": "sda"}
+    assert "is cancelled" in post(browser, f"calls/{cancelled.id}/cancel", **form)
+    assert "a person must approve it" not in browser.get(path).text
+    for elsewhere in ("https://evil.example/console/x", "//evil.example", "/v1/x", "/console/\r\nx"):
+        back = {"back": elsewhere}
+        answer = browser.post("/console/agents/clerk/resume", data=back, follow_redirects=False)
+        assert answer.headers["location"] == "/console/queues?done=resumed"
+
+
+def test_files_of_a_workdir_are_listed_and_shown_as_text(browser: TestClient, client: Client) -> None:
+    client.call("builder", "guarded__look", instance_key="files", timeout=PATIENCE)
+    path = "/console/conversations/builder/files/files"
+    assert "has no files" in browser.get(path).text
+    workdir = client._housekeeping.workdir("files", "builder")
+    (workdir / "a <b>").mkdir()
+    (workdir / "a <b>" / "note.txt").write_text(f"{HOSTILE} password=hunter2 ü")
+    (workdir / "large.txt").write_text("ü" * 200_000)
+    (workdir / "image.bin").write_bytes(b"\x89PNG\xff")
+
+    note = browser.get(f"{path}/{quote('a <b>/note.txt', safe='')}").text
+    large = browser.get(f"{path}/large.txt?format=json").json()
+
+    assert f'href="{path}/a%20%3Cb%3E%2Fnote.txt"' in browser.get(path).text
+    assert ("&lt;script&gt;" in note, "<script>alert" in note, "hunter2" in note) == (True, False, False)
+    assert (large["size"], large["isCut"], set(large["text"]), len(large["text"])) == (
+        400_000,
+        True,
+        {"ü"},
+        131_072,
+    )
+    assert "It is no text" in browser.get(f"{path}/image.bin").text
+    for missing in ("..%2F..%2Fetc%2Fpasswd", "no.txt", "%00"):
+        assert browser.get(f"{path}/{missing}").status_code in {400, 404}, missing
+    assert browser.get("/console/conversations/builder/nothing-here/files").status_code == 404
+
+
 def test_instance_is_deleted(browser: TestClient, client: Client) -> None:
     client.call("builder", "guarded__look", instance_key="to-delete", timeout=PATIENCE)
     assert "is deleted" in post(browser, "conversations/builder/to-delete/delete")
