@@ -55,7 +55,7 @@ class ClientThreads:
         """Call ``function`` as :meth:`run` does, if a thread is free within so many seconds.
 
         Raises:
-            BrokerUnreachableError: none was, because earlier trips still wait for Redis.
+            BrokerUnreachableError: none was, because earlier trips still wait for Redis, or take long.
         """
         running, is_late = self._taken(function), False
 
@@ -69,7 +69,8 @@ class ClientThreads:
         except asyncio.CancelledError:
             if is_late:
                 raise BrokerUnreachableError(
-                    f"No thread was free for {seconds:g} s: all of them wait for Redis."
+                    f"The request did not begin within {seconds:g} s: all {MOST_THREADS} threads of the "
+                    "client wait for Redis, or make long trips."
                 ) from None
             raise
         finally:
