@@ -91,6 +91,7 @@ def fill(at: Shop) -> str:
     client = at.client
     turn = client.start_turn("support", QUESTION, instance_key="customer-1041")
     turn.result(PATIENCE)
+    wait_until(lambda: len(client.handoffs().edges) == 2, PATIENCE)  # before workers die with their counts
     for number in range(12):
         client.call("support", "orders__find", {"customer": str(1_000 + number)}, timeout=PATIENCE)
     for name in ("anna@example.com", "ben@example.com"):

@@ -38,6 +38,7 @@ def pages(at: Shop, correlation_id: str) -> dict[str, str]:
         "dead-letters": "/dead-letters",
         "queues": "/queues",
         "workers": "/workers",
+        "usage": "/usage",
         "schedules": "/schedules",
         "connections": "/connections",
         "try": "/try",

@@ -32,6 +32,7 @@ PATHS = (
     "/dead-letters",
     "/queues",
     "/workers",
+    "/usage",
     "/schedules",
     "/connections",
     "/try",

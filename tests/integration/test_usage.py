@@ -1,16 +1,18 @@
 """Usage and hand-offs as workers count them, beside what the records of all calls say, over kill -9."""
 
+import html
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from subprocess import Popen
 
+import httpx2
 import pytest
 
 from goondan_tasks.client import Client
 from goondan_tasks.contract.events import sender_of
 from goondan_tasks.contract.messages import epoch_milliseconds
-from goondan_tasks.contract.names import EVENT_TOOLS, MODEL_TOOLS
+from goondan_tasks.contract.names import DELEGATE_TOOL, EVENT_TOOLS, MODEL_TOOLS
 from goondan_tasks.fleet.usage import TOKEN_KINDS, Usage, user_of
 from goondan_tasks.ledger.ledger import sweep_seconds
 from goondan_tasks.ledger.record import CallRecord
@@ -104,6 +106,28 @@ def test_handoffs_are_counted_by_who_sent_and_who_received(swarm: Shop) -> None:
         return {(one.from_agent, one.to): one.count - one.errors for one in swarm.client.handoffs(1).edges}
 
     wait_until(lambda: found() == expected, PATIENCE, show=found)
+
+
+def test_the_pages_show_the_same_numbers_and_lead_to_the_calls_behind(swarm: Shop) -> None:
+    client = swarm.client
+    wait_until_all_is_counted(client)
+    with httpx2.Client(base_url=swarm.url) as browser:
+        page = browser.get("/console/usage?by=model&days=2").text
+        data = browser.get("/console/usage?by=model&days=2&format=json").json()
+        whole = total(counted(client))
+        assert {name: data["total"][name] for name in whole} == whole
+        [models] = [one for one in data["groups"] if one["name"] == "scripted"]
+        assert f'<a href="{html.escape(models["requestsAt"])}">{models["requests"]}</a>' in page
+        listed = browser.get(f"{models['requestsAt']}&format=json").json()["rows"]
+        assert len(listed) == models["requests"] == whole["requests"]
+
+        overview = browser.get("/console").text
+        data = browser.get("/console?format=json").json()
+        edge = next(one for one in data["graph"]["edges"] if one["from"] == "support")
+        assert (edge["to"], edge["count"], edge["errors"]) == ("billing", 1, 0)
+        assert edge["path"] in overview
+        behind = browser.get(f"{edge['address']}&format=json").json()["rows"]
+        assert [row["tool"] for row in behind] == [DELEGATE_TOOL]
 
 
 def test_a_killed_worker_is_not_counted_twice_and_loses_one_heartbeat_at_most(swarm: Shop) -> None:

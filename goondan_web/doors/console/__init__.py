@@ -27,7 +27,7 @@ from goondan_web.answers import PathNotFoundError, RequestError
 from goondan_web.callers import caller_of, require
 from goondan_web.door import Access, Door, DoorContext
 from goondan_web.doors.api.operations import RawRoute
-from goondan_web.doors.console import acts, audit, calls, fleet, instances, trials
+from goondan_web.doors.console import acts, audit, calls, fleet, instances, trials, usage
 from goondan_web.doors.console.asking import Act, Acting, Asking, View
 from goondan_web.doors.console.rendering import PATH, SECURITY, Frame, error_page, page, rendered_main
 from goondan_web.event_streams import MEDIA_TYPE, streamed
@@ -41,7 +41,14 @@ _MOST_FIELDS = 1_000
 _STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _STATIC |= {"htmx.min.js": "text/javascript", "hx-sse.min.js": "text/javascript"}
 
-PAGES: tuple[View, ...] = (*fleet.PAGES, *calls.PAGES, *instances.PAGES, *trials.PAGES, *audit.PAGES)
+PAGES: tuple[View, ...] = (
+    *fleet.PAGES,
+    *calls.PAGES,
+    *instances.PAGES,
+    *trials.PAGES,
+    *audit.PAGES,
+    *usage.PAGES,
+)
 ACTS: tuple[Act, ...] = (*acts.ACTS, *trials.ACTS)
 
 

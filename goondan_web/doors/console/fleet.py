@@ -9,6 +9,7 @@ from goondan_tasks.contract.wording import counted
 from goondan_web.doors.console.asking import Asking, View
 from goondan_web.doors.console.calls import failures, row_of
 from goondan_web.doors.console.rendering import PATH, Shown
+from goondan_web.doors.console.usage import graph_of
 
 #: the age of the failures that the overview counts
 _HOUR = 3_600
@@ -19,7 +20,7 @@ _RUNNING = 200
 
 
 def overview(asking: Asking) -> Shown:
-    """Show how the swarm fares, in six numbers, its agents, and the latest failures."""
+    """Show how the swarm fares, in a few numbers, its agents and their hand-offs, and the latest failures."""
     client = asking.client
     statuses = client.agent_statuses()
     queues, failed = [status.queue for status in statuses], failures(asking, _HOUR)
@@ -32,11 +33,13 @@ def overview(asking: Asking) -> Shown:
         "approvals": len(client.approvals()),
         "dead": sum(queue.dead_letters for queue in queues),
     }
+    numbers["tokensPerMinute"] = round(client.call_counts().tokens_per_minute)
     workers = client.workers()
     data = {
         "numbers": numbers,
         "agents": [_agent(status) for status in statuses],
         "failures": failed[:_KINDS],
+        "graph": graph_of(statuses, client.handoffs()),
         "workers": len(workers),
         "alerts": _alerts(statuses),
     }

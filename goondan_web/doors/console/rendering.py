@@ -45,6 +45,7 @@ RAIL = (
     ("Dead letters", f"{PATH}/dead-letters"),
     ("Queues", f"{PATH}/queues"),
     ("Workers", f"{PATH}/workers"),
+    ("Usage", f"{PATH}/usage"),
     ("Schedules", f"{PATH}/schedules"),
     ("Connections", f"{PATH}/connections"),
     ("Try", f"{PATH}/try"),
@@ -140,7 +141,13 @@ def _environment() -> Environment:
     )
     environment.globals.update(at=at, once=lambda: uuid4().hex, RAIL=RAIL, ICONS=_ICONS, PATH=PATH)
     environment.filters.update(
-        counted=counted, cut=_cut, duration=_duration, linked=_linked, moment=_moment, short=_short
+        counted=counted,
+        cut=_cut,
+        duration=_duration,
+        linked=_linked,
+        moment=_moment,
+        rate=_rate,
+        short=_short,
     )
     return environment
 
@@ -154,6 +161,10 @@ def _finalized(value: Any) -> Any:
 
 def _duration(seconds: float | None) -> str | None:
     return None if seconds is None else duration_text(seconds)
+
+
+def _rate(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"
 
 
 def _moment(time: str | None) -> Any:

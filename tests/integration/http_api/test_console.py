@@ -30,6 +30,8 @@ PAGES = (
     "/console/dead-letters",
     "/console/queues",
     "/console/workers",
+    "/console/usage",
+    "/console/usage?by=user&days=7",
     "/console/schedules",
     "/console/connections",
     "/console/audit?span=day",

@@ -1,0 +1,163 @@
+"""The page about what was used, and the graph of hand-offs that the overview shows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from goondan_tasks.client.status import AgentStatus
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.messages import wall_clock
+from goondan_tasks.contract.names import MODEL_TOOLS, OUTSIDE
+from goondan_tasks.fleet.usage import TOKEN_KINDS, Handoffs, Usage, day_of
+from goondan_web.doors.console.asking import Asking, View
+from goondan_web.doors.console.graph import layout_of
+from goondan_web.doors.console.rendering import PATH, Shown
+
+#: how many days the page shows
+_USUAL_DAYS = 30
+#: by what it groups, besides days
+_GROUPS = ("agent", "model", "user")
+#: how many groups it shows, those with the most tokens
+_MOST_GROUPS = 50
+#: the most days of the page, and of a chart whose bars are links
+_MOST_DAYS, _MOST_LINKS = 90, 31
+#: the size of a chart, in units of the drawing
+_CHART_WIDTH, _CHART_HEIGHT = 720, 120
+_DAY_MS = 86_400_000
+_COUNTS = ("calls", "requests", *TOKEN_KINDS)
+
+#: how many agents and edges the graph has, and with how many edges their rates stand beside them
+MOST_NODES, MOST_EDGES, _MOST_LABELS = 60, 100, 30
+#: the tools of the requests and events that are handed off
+_HANDED = "goondan__[de][ev]*"
+#: the thinnest edge, and the widest
+_THIN, _WIDE = 1, 5
+
+
+def show_usage(asking: Asking) -> Shown:
+    """Show calls, requests and tokens by day, and of all days or one by agent, Model or user."""
+    days, by = asking.number("days", _USUAL_DAYS, _MOST_DAYS), asking.chosen("by") or _GROUPS[0]
+    if by not in _GROUPS:
+        raise ToolInputValidationError(f"by is {by[:100]!r}, and must be one of {', '.join(_GROUPS)}.")
+    rows = asking.client.usage(days, f"day,{by}")
+    chosen = asking.chosen("day")
+    days_of: dict[str, list[Usage]] = {}
+    for row in rows:
+        days_of.setdefault(row.day or "", []).append(row)
+    totals = {day: _sum(ones) for day, ones in days_of.items()}
+    found: dict[str, list[Usage]] = {}
+    for row in rows:
+        if chosen in {None, row.day}:
+            found.setdefault(str(getattr(row, by)), []).append(row)
+    groups: list[dict[str, Any]] = [
+        {"name": name, **_links(by, name), **_sum(ones)} for name, ones in found.items()
+    ]
+    groups.sort(key=lambda one: (-one["input"] - one["output"], -one["calls"], one["name"]))
+    names = {day_of(wall_clock() - _DAY_MS * age) for age in range(days)} | totals.keys()
+    by_day = [
+        {"day": day, "address": _address(days, by, day), **totals.get(day, _sum(()))} for day in sorted(names)
+    ]
+    data = {
+        "days": by_day,
+        "tokens": _bars(by_day, ("input", "output")),
+        "calls": _bars(by_day, ("calls", "requests")),
+        "total": _sum(rows),
+        "groups": groups[:_MOST_GROUPS],
+        "hidden": max(0, len(groups) - _MOST_GROUPS),
+        "filter": {"days": days, "by": by, "day": chosen},
+        "kinds": _GROUPS,
+        "whole": _address(days, by, None),
+    }
+    return Shown("usage.html", "Usage", data)
+
+
+def _sum(rows: Iterable[Usage]) -> dict[str, int]:
+    found = list(rows)
+    return {name: sum(getattr(row, name) for row in found) for name in _COUNTS}
+
+
+def _address(days: int, by: str, day: str | None) -> str:
+    chosen = {} if day is None else {"day": day}
+    return f"{PATH}/usage?{urlencode({'days': days, 'by': by, **chosen})}"
+
+
+def _links(by: str, name: str) -> dict[str, str | None]:
+    """Return where the calls and the requests of a group are listed, as far as the list can select them."""
+    calls, requests = {"agent": name}, {"agent": name, "tool": f"{MODEL_TOOLS}*"}
+    if by == "model":
+        requests = {"tool": f"{MODEL_TOOLS}{name}"}
+    return {
+        "callsAt": f"{PATH}/calls?{urlencode(calls)}" if by == "agent" else None,
+        "requestsAt": f"{PATH}/calls?{urlencode(requests)}" if by != "user" and name else None,
+    }
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> dict[str, Any]:
+    """Return a chart with a bar for each row, whose kinds stand on one another, each kind as one path.
+
+    ``most`` is the highest bar.
+    """
+    most = max((sum(row[kind] for kind in kinds) for row in rows), default=0)
+    across = _CHART_WIDTH / max(1, len(rows))
+    wide, paths, links = round(across * 0.8, 1), dict.fromkeys(kinds, ""), []
+    for number, row in enumerate(rows):
+        left, top = round(number * across, 1), float(_CHART_HEIGHT)
+        links.append({"day": row["day"], "address": row["address"], "x": left})
+        for kind in kinds:
+            height = _CHART_HEIGHT * row[kind] / max(1, most)
+            top -= height
+            if row[kind]:
+                paths[kind] += f"M{left},{top:.1f}h{wide}v{height:.1f}h-{wide}z"
+    links = links if len(links) <= _MOST_LINKS else []
+    return {"paths": paths, "links": links, "width": wide, "most": most}
+
+
+def graph_of(statuses: Sequence[AgentStatus], handoffs: Handoffs) -> dict[str, Any]:
+    """Return the graph of agents and of the hand-offs between them: where all stands, rates, and links.
+
+    It has the agents with the most hand-offs, if there are many.
+    """
+    edges = sorted(handoffs.edges, key=lambda edge: -edge.count)[:MOST_EDGES]
+    handed = dict.fromkeys(name for edge in edges for name in (edge.from_agent, edge.to))
+    queues = {status.record.name: status.queue for status in statuses}
+    shown = list(dict.fromkeys((*handed, *sorted(queues))))[:MOST_NODES]
+    names = sorted(shown, key=lambda name: (name != OUTSIDE, name))
+    layout = layout_of(names, ((edge.from_agent, edge.to) for edge in edges))
+    nodes = []
+    for name, (x, y) in layout.nodes.items():
+        queue = queues.get(name)
+        node: dict[str, Any] = {"name": name, "x": x, "y": y, "address": None, "running": None}
+        if queue is not None:
+            address = f"{PATH}/calls?{urlencode({'agent': name})}"
+            node |= {"address": address, "running": queue.running}
+            node["waiting"] = queue.backlog + queue.waiting_for_limit
+        nodes.append(node)
+    most = max((edge.count for edge in edges), default=1)
+    rows = []
+    for edge in edges:
+        pair = edge.from_agent, edge.to
+        middle = layout.middles.get(pair)
+        row = {
+            **edge.to_wire(),
+            "perHour": round(edge.count * 3600 / max(1.0, handoffs.seconds), 1),
+            "share": round(edge.errors / edge.count, 3),
+            "path": layout.paths.get(pair),
+            "middle": middle,
+            "width": round(_THIN + (_WIDE - _THIN) * edge.count / most, 1),
+            "address": f"{PATH}/calls?{urlencode({'agent': edge.to, 'tool': _HANDED})}",
+            "failedAt": f"{PATH}/calls?{urlencode({'agent': edge.to, 'tool': _HANDED, 'status': 'error'})}",
+        }
+        rows.append(row)
+    return {
+        "since": handoffs.since,
+        "nodes": nodes,
+        "edges": rows,
+        "width": layout.width,
+        "height": layout.height,
+        "hidden": len({*handed, *queues}) - len(nodes),
+        "hiddenEdges": len(handoffs.edges) - len(rows),
+        "hasLabels": len(rows) <= _MOST_LABELS,
+    }
+
+
+PAGES = (View(f"{PATH}/usage", show_usage),)
