@@ -251,6 +251,22 @@ def _overflow(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
+def test_graph_of_hand_offs_leads_to_calls_and_is_a_table_on_a_small_screen(
+    chrome: Browser, swarm: Shop
+) -> None:
+    with opened(chrome, swarm) as (page, trouble):
+        go(page, swarm, "")
+        page.locator(".graph a", has_text="billing").locator(".name").click()
+        page.wait_for_url("**/calls?agent=billing")
+        page.set_viewport_size({"width": 320, "height": 640})
+        go(page, swarm, "")
+        expect(page.locator(".graph")).to_be_hidden()
+        page.locator("#edge-support-to-billing").get_by_role("link").first.click()
+        page.wait_for_url("**/calls?agent=billing&tool=*")
+        expect(page.locator("main")).to_contain_text("goondan__delegate")
+    assert trouble.said == []
+
+
 def test_no_page_scrolls_sideways_on_a_small_screen(chrome: Browser, swarm: Shop) -> None:
     with opened(chrome, swarm, viewport={"width": 320, "height": 640}) as (page, trouble):
         wide = {}
