@@ -12,6 +12,7 @@ from benchmarks.cases import (
     agents,
     calls,
     commands,
+    console,
     endurance,
     fairness,
     javascript,
@@ -44,6 +45,7 @@ CASES: dict[str, Callable[[Bench], Section]] = {
     "revisions": endurance.measure_revisions,
     "tokens": tokens.measure,
     "commands": commands.measure,
+    "console": console.measure,
 }
 
 

@@ -62,7 +62,7 @@ class Lane:
         #: from the start of the workers to the first result, in seconds
         self.start_seconds = 0.0
         self._folder = folder
-        with self._log("producer").open("ab") as log:
+        with self.log("producer").open("ab") as log:
             self._producer = subprocess.Popen(
                 [*PYTHON, "benchmarks.producer", system.program],
                 cwd=folder,
@@ -77,7 +77,7 @@ class Lane:
     def start_workers(self, group: ProcessGroup) -> None:
         """Start the workers, wait until calls run, and let threads and caches grow."""
         begun = time.perf_counter()
-        with self._log("worker").open("ab") as log:
+        with self.log("worker").open("ab") as log:
             for _ in range(self.shape.workers):
                 argv = self.system.worker(self.shape)
                 self.workers.append(group.start(argv, cwd=self._folder, env=self.environment, output=log))
@@ -182,12 +182,13 @@ class Lane:
         ends = [
             f"{part}: {line}"
             for part in ("producer", "worker")
-            if self._log(part).exists()
-            for line in self._log(part).read_text("utf-8", "replace").splitlines()[-_LOG_LINES:]
+            if self.log(part).exists()
+            for line in self.log(part).read_text("utf-8", "replace").splitlines()[-_LOG_LINES:]
         ]
         return LaneFailed("\n".join([f"{self.system.name}: {what}.", *ends]))
 
-    def _log(self, part: str) -> Path:
+    def log(self, part: str) -> Path:
+        """Return the file for what a part of the lane prints."""
         return self._folder / f"{part}.log"
 
 

@@ -32,6 +32,7 @@ class Shop:
     url: str
     client: Client
     stack: LocalStack
+    model: ModelServer
 
     def held(self, order: str, instance: str = "customer-1041") -> PendingCall:
         """Submit a refund, and wait until it waits for an approval."""
@@ -59,7 +60,7 @@ def shop(change: Callable[[str], str] = lambda text: text) -> Iterator[Shop]:
         settings = stack.client.settings
         application = make_application([console_door(stack.client, settings)], settings, "127.0.0.1")
         with served(application, server):
-            yield Shop(url_of(server), stack.client, stack)
+            yield Shop(url_of(server), stack.client, stack, model)
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def dev(
             running.serve()
             url = running.start_flower() if with_flower else None
             checked, is_own = check.passed, own is not None
-            places = {"Flower": url, "HTTP": server}
+            places = {"Console": _console_url(settings, server), "Flower": url, "HTTP": server}
             screen.places(settings, places, bundle, checked.workspace, mode=running.mode, is_own_redis=is_own)
             earlier = earlier_workspace(checked.bundle, settings, redis)
             if earlier is not None and not earlier.is_past:
@@ -144,7 +144,7 @@ def dev(
             if session.output.as_json:
                 agents = [agent.name for agent in checked.agents]
                 started = {"bundle": str(bundle), "agents": agents, "workspace": checked.workspace}
-                urls = {"flowerUrl": url, "serverUrl": server}
+                urls = {"flowerUrl": url, "serverUrl": server, "consoleUrl": places["Console"]}
                 session.output.document({**started, "redisUrl": settings.redis_url, **urls})
             packages = InstalledPackages()
             for changed in changes_of(bundle, settings.state_root_path, interruption.asked, screen.say):
@@ -452,15 +452,15 @@ class DevScreen:
         is_own_redis: bool,
     ) -> None:
         """Show where everything is, and the export line for other terminals, ``mode`` included."""
-        self.say(f"Redis:  {settings.redis_url}")
+        self.say(f"{'Redis:':<8} {settings.redis_url}")
         if not is_own_redis:  # set by the export line of another dev, perhaps
-            self.say("        not a private one: from --redis-url or GOONDAN_REDIS_URL;")
-            self.say("        workers of other bundles there take calls to agents with the same names")
+            self.say("         not a private one: from --redis-url or GOONDAN_REDIS_URL;")
+            self.say("         workers of other bundles there take calls to agents with the same names")
         for name, url in urls.items():
             if url is not None:
-                self.say(f"{name + ':':<7} {url}")
+                self.say(f"{name + ':':<8} {url}")
         files = instances_directory(settings.state_root_path, encoded(workspace))
-        self.say(f"Files:  {files} (workspace {workspace})")
+        self.say(f"{'Files:':<8} {files} (workspace {workspace})")
         self.say("In another terminal:")
         pasted = {"redis_url": settings.redis_url, "bundle": bundle}
         pasted |= {"workspace": workspace} if settings.workspace else {}
@@ -474,6 +474,12 @@ def _server_url(settings: Settings) -> str | None:
     """Return where `goondan serve` is to listen; ``None`` if many ports are taken."""
     port = _free_port(settings.http_host, settings.http_port or _HTTP_PORT)
     return None if port is None else url_at(settings.http_host, port)
+
+
+def _console_url(settings: Settings, server: str | None) -> str | None:
+    """Return where the console is; `goondan serve` opens it where tokens or the address keep others out."""
+    has_tokens = bool(settings.http_token or settings.http_tokens)
+    return f"{server}/console" if server and (has_tokens or is_loopback(settings.http_host)) else None
 
 
 def _free_port(host: str, first: int) -> int | None:

@@ -152,6 +152,7 @@ class AsyncClient:
     complete_with_token = _in_thread(Client.complete_with_token)
     fail = _in_thread(Client.fail)
     approvals = _in_thread(Client.approvals)
+    approval_count = _in_thread(Client.approval_count)
     approve = _in_thread(Client.approve)
     deny = _in_thread(Client.deny)
     dead_letters = _in_thread(Client.dead_letters)

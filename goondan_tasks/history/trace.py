@@ -77,6 +77,9 @@ class CallFacts(WireModel):
     usage: dict[str, int] | None = None
     #: the limit that it is waiting for
     waiting_for: str | None = None
+    #: of a pending call: ``approval`` or ``completion``; and who approved the call
+    awaits: str | None = None
+    approved_by: str | None = None
     #: the identities of the call that caused this one, of the first in that chain, and of the replayed call
     parent_id: str | None = None
     root_id: str | None = None
@@ -357,6 +360,8 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
         running_seconds=None if started is None else _seconds(started, ended),
         usage=None if result is None else result.meta.usage,
         waiting_for=record.waiting_for,
+        awaits=record.awaits,
+        approved_by=record.approved_by,
         error=error and TraceError(code=error.code, message=error.message[:MESSAGE_CHARACTERS]),
         parent_id=call.parent_id,
         root_id=call.root_id,
@@ -445,9 +450,7 @@ class CallStory(CallFacts):
     is_cancelled: bool = False
     progress: Progress | None = None
     handle: str | None = None
-    awaits: str | None = None
     expires_at: str | None = None
-    approved_by: str | None = None
     replayed_by: str | None = None
     error: ToolCallError | None = None
     #: the end of the traceback of the handler's exception, without secrets
@@ -506,9 +509,7 @@ def story_of(
         is_cancelled=record.is_cancelled,
         progress=record.progress if is_open else None,
         handle=record.handle,
-        awaits=record.awaits,
         expires_at=time_of(record.expires_at),
-        approved_by=record.approved_by,
         replayed_by=record.replayed_by,
         error=None if result is None else result.error,
         traceback=record.traceback,

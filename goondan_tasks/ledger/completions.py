@@ -76,6 +76,13 @@ class Completions:
             raise CallNotFoundError(f"No call {call_id!r} can be completed with this token.")
         return CallbackToken(token, claim_token)
 
+    def approval_count(self, agents: Iterable[str]) -> int:
+        """Return how many calls of ``agents`` wait for an approval, without reading them."""
+        with self._ledger.redis.pipeline(transaction=False) as pipe:
+            for agent in agents:
+                pipe.zcard(self._ledger.keys.approvals(agent))
+            return sum(row or 0 for row in rows_of(pipe))
+
     def approvals(self, agents: Iterable[str]) -> list[CallRecord]:
         """Return the calls of ``agents`` that wait for an approval, the oldest first."""
         keys = self._ledger.keys

@@ -1,18 +1,26 @@
 """Pictures of the console's pages, with a swarm that has calls in every state.
 
-``python -m tests.docs.console_pictures FOLDER`` writes one PNG of each page in light and in dark. Those that
-the documentation shows were copied to ``docs/how-to/console`` from there. Needs Chromium on ``PATH``.
+``python -m tests.docs.console_pictures FOLDER`` writes a WebP picture of each page in light and in dark, as
+wide windows and as narrow ones show it: ``NAME-light.webp``, ``NAME-dark.webp``, ``NAME-light-narrow.webp`` …
+Those that the documentation shows were copied to ``docs/how-to/console`` from there. Needs Chromium on
+``PATH``.
 """
 
+import base64
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from tests.chromium import ARGUMENTS, chromium
 from tests.shop import Shop, fill, shop
 
-WIDTH, HEIGHT = 1_280, 800
+#: widths and heights of windows in pixels, by what the names of their pictures end with
+SIZES = {"": (1_440, 900), "-narrow": (320, 640)}
+#: of 100
+_QUALITY = 80
+#: no picture is higher than this, in pixels: documents show the beginning of a long page
+_HIGHEST = 1_400
 
 
 def pages(at: Shop, correlation_id: str) -> dict[str, str]:
@@ -32,6 +40,7 @@ def pages(at: Shop, correlation_id: str) -> dict[str, str]:
         "conversations": "/conversations",
         "conversation": "/conversations/support/customer-1041",
         "calls": "/calls",
+        "calls-none": "/calls?agent=archive&status=ok",
         "traces": "/traces",
         "trace": f"/traces/{correlation_id}",
         "approvals": "/approvals",
@@ -44,6 +53,8 @@ def pages(at: Shop, correlation_id: str) -> dict[str, str]:
         "try": "/try",
         "try-agent": "/try/support",
         "try-tool": "/try/support/orders__find",
+        "audit": "/audit",
+        "files": "/conversations/support/customer-1041/files",
         "search": "/search?q=nothing",
         "error": "/calls/nothing",
         **{f"call-{name}": f"/calls/{call_id}" for name, call_id in calls.items()},
@@ -56,14 +67,32 @@ def take(folder: Path) -> None:
         paths = pages(at, fill(at))
         browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
         for scheme in ("light", "dark"):
-            page = browser.new_page(
-                viewport={"width": WIDTH, "height": HEIGHT},
-                color_scheme=scheme,
-            )
-            for name, path in paths.items():
-                page.goto(f"{at.url}/console{path}")
-                page.screenshot(path=folder / f"{name}-{scheme}.png", full_page=True)
+            for ending, (width, height) in SIZES.items():
+                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                for name, path in paths.items():
+                    page.goto(f"{at.url}/console{path}")
+                    if state := page.query_selector("#live-state"):
+                        page.wait_for_function("one => one.textContent === 'live'", arg=state)
+                    (folder / f"{name}-{scheme}{ending}.webp").write_bytes(picture(page, width))
+                page.close()
         browser.close()
+
+
+def picture(page: Page, width: int) -> bytes:
+    """Return a WebP picture of a page, which Playwright itself does not take."""
+    height = min(_HIGHEST, page.evaluate("document.documentElement.scrollHeight"))
+    session = page.context.new_cdp_session(page)
+    taken = session.send(
+        "Page.captureScreenshot",
+        {
+            "format": "webp",
+            "quality": _QUALITY,
+            "captureBeyondViewport": True,
+            "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1},
+        },
+    )
+    session.detach()
+    return base64.b64decode(taken["data"])
 
 
 if __name__ == "__main__":

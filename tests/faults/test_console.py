@@ -1,17 +1,22 @@
 """The console in a real browser: what it shows, follows and does, with scripts and without."""
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from goondan_web.doors.console import looks
 from tests.chromium import ARGUMENTS, chromium
+from tests.model_server import Answer, Call, in_turn
 from tests.node_packages import node_modules
-from tests.shop import Shop, fill, shop
+from tests.shop import Shop, answer_customer, fill, shop
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
 
@@ -22,6 +27,17 @@ SOON = 60_000
 TAGS = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>"
 HOSTILE = f"{TAGS}\x1b[31m\u202egnp.exe\u2066"
 SHOWN = f"{TAGS}\\x1b[31m\\u202egnp.exe\\u2066"
+PLACES = "() => [...document.querySelectorAll('tr')].map(row => row.getBoundingClientRect().top)"
+#: adds up what moves while a page is open, and counts its updates
+SHIFTS = """() => {
+  window.shifted = 0;
+  const add = (list) => list.getEntries().forEach((one) => { window.shifted += one.value; });
+  new PerformanceObserver(add).observe({ type: "layout-shift" });
+}"""
+UPDATES = """() => {
+  window.updates = 0;
+  document.addEventListener("htmx:after:swap", () => { window.updates += 1; });
+}"""
 PATHS = (
     "",
     "/conversations",
@@ -57,6 +73,7 @@ def swarm() -> Iterator[Shop]:
 def chrome() -> Iterator[Browser]:
     with sync_playwright() as player:
         browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        expect.set_options(timeout=SOON)
         yield browser
         browser.close()
 
@@ -88,6 +105,11 @@ def opened(chrome: Browser, swarm: Shop, **options: Any) -> Iterator[tuple[Page,
     context.close()
 
 
+def has_updates(page: Page, updates: int) -> bool:
+    seen: int = page.evaluate("window.updates")
+    return seen >= updates
+
+
 def go(page: Page, swarm: Shop, path: str) -> None:
     page.goto(f"{swarm.url}/console{path}")
 
@@ -109,7 +131,7 @@ def test_no_page_has_errors_or_asks_another_host(chrome: Browser, swarm: Shop) -
             go(page, swarm, path)
             expect(page.locator("h1")).to_have_count(1)
             if page.locator("#live").count():
-                page.wait_for_function("document.querySelector('#live')._htmx?.sse")
+                expect(page.locator("#live-state")).to_have_text("live")
     assert trouble.said == []
     assert trouble.hosts == {swarm.url.removeprefix("http://")}
 
@@ -139,11 +161,16 @@ def test_open_page_follows_without_losing_what_its_user_does(chrome: Browser, sw
         card.get_by_label("Why?").fill("half a sen")
         place = page.evaluate("window.scrollY")
         other = swarm.held("second", "follower")
-        expect(page.locator(f"#approval-{other.id}")).to_be_attached()
+        fresh = page.get_by_role("button", name="1 new")
+        expect(fresh).to_be_visible()
+        expect(page.locator(f"#approval-{other.id}")).not_to_be_attached()
         expect(card.get_by_label("Why?")).to_be_focused()
         page.keyboard.type("tence")
         expect(card.get_by_label("Why?")).to_have_value("half a sentence")
         assert page.evaluate("window.scrollY") == place
+        fresh.click()
+        expect(page.locator(f"#approval-{other.id}")).to_be_attached()
+        expect(fresh).to_be_hidden()
         swarm.client.deny(other.id)
         expect(page.locator(f"#approval-{other.id}")).not_to_be_attached()
         expect(card.get_by_label("Why?")).to_have_value("half a sentence")
@@ -157,6 +184,149 @@ def test_open_page_follows_without_losing_what_its_user_does(chrome: Browser, sw
     assert trouble.said == []
 
 
+def test_rows_that_come_while_one_reads_are_counted_and_move_nothing(chrome: Browser, swarm: Shop) -> None:
+    def call() -> str:
+        seen = swarm.client.submit("support", "orders__find", {"customer": "2"}, instance_key="read")
+        seen.result(PATIENCE)
+        return seen.id
+
+    before = [call() for _ in range(3)]
+    with opened(chrome, swarm, viewport={"width": 1_000, "height": 700}) as (page, trouble):
+        go(page, swarm, "/calls?instance=read&limit=3")
+        expect(page.locator("#live-state")).to_have_text("live")
+        rows, fresh = page.locator("#live tbody tr"), page.locator("#fresh")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        focused = page.evaluate("document.activeElement.closest('tr').id")
+        places = page.evaluate(
+            "[...document.querySelectorAll('tr')].map(row => row.getBoundingClientRect().top)"
+        )
+        page.evaluate(SHIFTS)
+        after = [call() for _ in range(3)]
+        expect(fresh).to_have_text("3 new")
+        assert [row.get_attribute("id") for row in rows.all()] == [f"call-{one}" for one in reversed(before)]
+        assert page.evaluate("document.activeElement.closest('tr').id") == focused
+        assert places == page.evaluate(PLACES)
+        assert page.evaluate("window.shifted") == 0
+        page.keyboard.press("n")
+        expect(fresh).to_be_hidden()
+        expect(rows.first).to_have_id(f"call-{after[-1]}")
+        assert [row.get_attribute("id") for row in rows.all()] == [f"call-{one}" for one in reversed(after)]
+        newest = call()  # nobody reads: it comes by itself
+        expect(rows.first).to_have_id(f"call-{newest}")
+    assert trouble.said == []
+
+
+def test_heap_does_not_grow_with_updates(
+    chrome: Browser, swarm: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(looks, "SHARE", 1.0)
+    monkeypatch.setattr(looks, "_LOOKS_UNCHANGED", 1)
+    with opened(chrome, swarm) as (page, trouble):
+        go(page, swarm, "/calls")
+        page.evaluate(UPDATES)
+        session = page.context.new_cdp_session(page)
+
+        def counts() -> tuple[int, int, int]:
+            session.send("HeapProfiler.collectGarbage")
+            dom, heap = session.send("Memory.getDOMCounters"), session.send("Runtime.getHeapUsage")
+            return heap["usedSize"], dom["nodes"], dom["jsEventListeners"]
+
+        wait_until(partial(has_updates, page, 100), PATIENCE)
+        size, nodes, listeners = counts()
+        wait_until(partial(has_updates, page, 600), PATIENCE)
+        most = (size + 500_000, 2 * nodes, listeners + 20)  # an update may have begun
+        wait_until(
+            lambda: all(now <= one for now, one in zip(counts(), most, strict=True)), PATIENCE, show=counts
+        )
+    assert trouble.said == []
+
+
+def test_theme_is_kept_in_the_browser_and_ids_are_copied(chrome: Browser, swarm: Shop) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    options = {"color_scheme": "light", "permissions": ["clipboard-read", "clipboard-write"]}
+    with opened(chrome, swarm, **options) as (page, trouble):
+        go(page, swarm, "/calls")
+        light = page.evaluate(ground)
+        for name in ("as the system", "light"):
+            page.get_by_role("button", name=f"Theme: {name}").click()
+        dark = page.evaluate(ground)
+        assert dark != light
+        go(page, swarm, "/traces")
+        assert page.evaluate(ground) == dark
+        page.get_by_role("button", name="Theme: dark").click()
+        assert page.evaluate(ground) == light
+
+        go(page, swarm, "/calls")
+        page.keyboard.press("j")
+        shown = page.evaluate("document.activeElement.closest('tr').id")
+        page.keyboard.press("c")
+        wait_until(lambda: f"call-{page.evaluate('navigator.clipboard.readText()')}" == shown, PATIENCE)
+    assert trouble.said == []
+
+
+def test_each_key_does_what_the_help_says(chrome: Browser, swarm: Shop) -> None:
+    calls = [swarm.held(order, "typist") for order in ("to-approve", "to-deny")]
+    with opened(chrome, swarm) as (page, trouble):
+        go(page, swarm, "/approvals")
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_contain_text("approve or deny")
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        for key, call in zip("ad", calls, strict=True):
+            page.locator(f"#approval-{call.id} a").first.focus()
+            page.keyboard.press(key)
+            if key == "d":
+                page.keyboard.type("not by keyboard")
+            page.keyboard.press("Escape")
+            expect(page.locator("details[open]")).to_have_count(0)
+            page.keyboard.press(key)
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("status").filter(has_text="The call is")).to_be_visible()
+        go(page, swarm, f"/calls/{calls[0].id}")
+        page.keyboard.press("Escape")
+        page.wait_for_url("**/console/calls")
+    assert calls[0].result(PATIENCE, wait_pending=True).output == {"paid": 129.9}
+    assert "not by keyboard" in str(calls[1].result(PATIENCE, wait_pending=True).error)
+    assert trouble.said == []
+
+
+def test_conversation_shows_a_running_turn_as_it_is_written(chrome: Browser, swarm: Shop) -> None:
+    gate = threading.Event()
+    text = "**Bold** and [safe](https://e.example) and ![cat](https://e.example/cat.png) " + "word " * 50
+    find = Call("orders__find", {"customer": "1041"})
+    answers = in_turn(Answer("I look.", (find,)), Answer(text, gate=gate, gate_after=20))
+    swarm.model.begin(answers)
+    kept = swarm.client.start_turn("support", "Write.", instance_key="written", keep=60)
+    with opened(chrome, swarm) as (page, trouble):
+        go(page, swarm, "/conversations/support/written")
+        turn = page.locator(f"#turn-{kept.id}")
+        expect(turn).to_contain_text("thinking since")
+        expect(turn.locator("strong")).to_have_text("Bold")
+        expect(turn.get_by_role("link", name="safe")).to_have_attribute("rel", "noreferrer noopener nofollow")
+        expect(page.locator(".tool summary")).to_contain_text("ok")
+        expect(turn.get_by_text("I look.")).to_be_hidden()  # it is a message by now
+        gate.set()
+        expect(turn).not_to_be_attached()
+        message = page.locator(".message.assistant").last
+        expect(message.locator("strong")).to_have_text("Bold")
+        expect(message).to_contain_text("word word")
+        assert page.locator("main img").count() == 0
+
+        gate.clear()
+        swarm.model.begin(in_turn(Answer("Not kept.", gate=gate, gate_after=1)))
+        other = swarm.client.start_turn("support", "Again.", instance_key="written")
+        turn = page.locator(f"#turn-{other.id}")
+        expect(turn).to_contain_text("thinking since")
+        assert turn.locator(".live-text").count() == 0
+        gate.set()
+        expect(page.locator(".message.assistant").last).to_contain_text("Not kept.")
+    swarm.model.begin(answer_customer)
+    assert trouble.said == []
+    assert trouble.hosts == {swarm.url.removeprefix("http://")}
+
+
 def test_unfolded_group_of_dead_letters_stays_the_same_group(chrome: Browser, swarm: Shop) -> None:
     """Another group that comes before it must not get under the user's pointer."""
     with opened(chrome, swarm) as (page, trouble):
@@ -167,6 +337,7 @@ def test_unfolded_group_of_dead_letters_stays_the_same_group(chrome: Browser, sw
         expect(form).to_be_visible()
         swarm.in_state("dead", "support", "mail__crash")
         swarm.stack.start_worker(["support"])
+        page.get_by_role("button", name="1 new").click()
         expect(page.locator("article").first).to_contain_text("mail__crash of support")
         expect(form).to_be_visible()
         expect(form.locator("input[name=agent]")).to_have_value("billing")

@@ -182,6 +182,8 @@ def test_every_agent_has_a_worker_and_everything_ends_with_ctrl_c(bundle: Path) 
     with running(bundle, "--serve") as dev:
         assert dev.say() == "hello"
         wait_until(lambda: "goondan_up 1.0" in _page(f"{dev.places['serverUrl']}/metrics"), PATIENCE)
+        assert "<title>Overview · Goondan</title>" in _page(dev.places["consoleUrl"])
+        assert dev.has_said(f"Console: {dev.places['consoleUrl']}")
         assert dev.places["agents"] == ["speaker"]
         assert dev.places["workspace"] == folder_workspace(bundle)
         assert dev.has_said(f"instances (workspace {folder_workspace(bundle)})")

@@ -563,6 +563,8 @@ export interface TraceNode {
   runningSeconds?: number | null;
   usage?: Record<string, number> | null;
   waitingFor?: string | null;
+  awaits?: string | null;
+  approvedBy?: string | null;
   parentId?: string | null;
   rootId?: string | null;
   replayOf?: string | null;

@@ -1,16 +1,18 @@
 """The door ``console``: pages that show what the swarm does, and forms that act, below ``/console``.
 
 Pages are written by the server, read and act without scripts, and load nothing from elsewhere. With scripts
-they follow what changes: the server writes the page again every :data:`LOOK_SECONDS` while it is open in
-a browser, and sends it if it differs.
+they follow what changes (``looks.py``): the server writes a page again while it is open in a browser, and
+sends it if it differs.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from itertools import count
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -19,31 +21,40 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from broker_config.settings import Settings
-from goondan_tasks.client import Client
-from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError
+from goondan_tasks.client import AsyncClient, Client
+from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.messages import WireModel
 from goondan_tasks.fleet.http_tokens import READ
 from goondan_web.answers import PathNotFoundError, RequestError
 from goondan_web.callers import caller_of, require
 from goondan_web.door import Access, Door, DoorContext
 from goondan_web.doors.api.operations import RawRoute
-from goondan_web.doors.console import acts, audit, calls, fleet, instances, trials, usage
+from goondan_web.doors.console import acts, audit, calls, chat, fleet, instances, traces, trials, usage
 from goondan_web.doors.console.asking import Act, Acting, Asking, View
+from goondan_web.doors.console.looks import Looks
 from goondan_web.doors.console.rendering import PATH, SECURITY, Frame, error_page, page, rendered_main
 from goondan_web.event_streams import MEDIA_TYPE, streamed
 
-#: how often an open page is looked at
-LOOK_SECONDS = 2.0
-_LOOKS_UNCHANGED = 10
+#: for how long the count of approvals, which stands on every page, is not counted again
+_COUNT_SECONDS = 1.0
 #: the largest form
 _MAX_BODY_BYTES = 1_048_576
 _MOST_FIELDS = 1_000
-_STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_STATIC |= {"htmx.min.js": "text/javascript", "hx-sse.min.js": "text/javascript"}
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_STATIC = (
+    "console.css",
+    "console.js",
+    "theme.js",
+    "htmx.min.js",
+    "hx-sse.min.js",
+    "icon.svg",
+    "icon-waiting.svg",
+)
 
 PAGES: tuple[View, ...] = (
     *fleet.PAGES,
     *calls.PAGES,
+    *traces.PAGES,
     *instances.PAGES,
     *trials.PAGES,
     *audit.PAGES,
@@ -63,6 +74,7 @@ def console_door(client: Client, settings: Settings) -> Door:
     console = Console(client, settings.help_url, asyncio.Event())
     routes = [
         Route(f"{PATH}/static/{{name}}", console.static),
+        RawRoute(f"{PATH}/turns/{{id}}/text", console.turn_text, methods=["GET"]),
         *(RawRoute(one.path, console.reading(one), methods=["GET"]) for one in PAGES),
         *(RawRoute(one.path, console.acting(one), methods=["POST"]) for one in ACTS),
     ]
@@ -78,7 +90,7 @@ def console_door(client: Client, settings: Settings) -> Door:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Console:
     """Answers requests for pages, and forms; errors are pages, too."""
 
@@ -86,6 +98,9 @@ class Console:
     help_url: str
     #: set when the server ends
     over: asyncio.Event
+    looks: Looks = field(default_factory=Looks)
+    #: when the calls that wait for an approval were counted, and how many there were
+    _approvals: tuple[float, int] = (-math.inf, 0)
 
     async def end(self) -> None:
         """End the streams of open pages."""
@@ -98,7 +113,17 @@ class Console:
             raise PathNotFoundError
         content = files(__name__).joinpath("static", name).read_bytes()
         headers = {**SECURITY, "Cache-Control": "private, max-age=3600"}
-        return Response(content, 200, headers, _STATIC[name])
+        return Response(content, 200, headers, _MEDIA_TYPES[PurePath(name).suffix])
+
+    async def turn_text(self, request: Request) -> Response:
+        """Send what a running Turn's model writes."""
+        try:
+            require(request, READ)
+            turn_id = _names(request)["id"]
+            await asyncio.to_thread(self.client.record, turn_id)
+            return streamed(chat.turn_text(AsyncClient(self.client), turn_id), self.over)
+        except GoondanError as error:
+            return error_page(error, self.help_url, caller_of(request.scope))
 
     def reading(self, asked: View) -> Any:
         """Return what answers a page."""
@@ -110,12 +135,8 @@ class Console:
                 frame = Frame(asking.caller, _address(request), acts.said(request.query_params.get("done")))
                 if MEDIA_TYPE in request.headers.get("accept", ""):
                     return streamed(self._changes(asked, asking, frame), self.over)
-                shown = await asyncio.to_thread(asked.show, asking)
-                if isinstance(shown, Response):
-                    return shown
-                if request.query_params.get("format") == "json":
-                    return JSONResponse({name: _json(value) for name, value in shown.data.items()})
-                return page(shown, frame)
+                wants_json = request.query_params.get("format") == "json"
+                return await asyncio.to_thread(self._shown, asked, asking, None if wants_json else frame)
             except GoondanError as error:
                 return error_page(error, self.help_url, caller_of(request.scope))
 
@@ -136,24 +157,34 @@ class Console:
 
         return answer
 
-    async def _changes(self, asked: View, asking: Asking, frame: Frame) -> AsyncGenerator[bytes]:
-        """Yield the page again, each time that it has changed, and now and then as it is.
+    def _shown(self, asked: View, asking: Asking, frame: Frame | None) -> Response:
+        """Write a page; its data as JSON if there is no frame."""
+        shown = asked.show(asking)
+        if isinstance(shown, Response):
+            return shown
+        if frame is None:
+            return JSONResponse({name: _json(value) for name, value in shown.data.items()})
+        return page(shown, self._counted(frame))
 
-        A browser leaves out what comes while its user fills in a form.
-        """
-        before = None
-        for look in count():
-            try:
-                shown = await asyncio.to_thread(asked.show, asking)
-                text = None if isinstance(shown, Response) else rendered_main(shown, frame)
-            except BrokerUnreachableError:  # the page stays as it is until Redis is back
-                text = None
-            except GoondanError:  # what it shows is gone: a reload says so
-                return
-            if text is not None and (text != before or look % _LOOKS_UNCHANGED == 0):
-                before = text
+    async def _changes(self, asked: View, asking: Asking, frame: Frame) -> AsyncGenerator[bytes]:
+        """Yield what the page shows, each time that it has changed."""
+
+        def look() -> str | None:
+            shown = asked.show(asking)
+            return None if isinstance(shown, Response) else rendered_main(shown, self._counted(frame))
+
+        key = (frame.address, asking.caller.name, asking.caller.scopes)
+        async with aclosing(self.looks.followed(key, look)) as texts:
+            async for text in texts:
                 yield b"".join(b"data: %b\n" % line.encode() for line in text.splitlines()) + b"\n"
-            await asyncio.sleep(LOOK_SECONDS)
+
+    def _counted(self, frame: Frame) -> Frame:
+        """Return the frame with the count of approvals."""
+        counted_at, count = self._approvals
+        if time.monotonic() - counted_at >= _COUNT_SECONDS:
+            count = self.client.approval_count()
+            self._approvals = time.monotonic(), count
+        return replace(frame, approvals=count)
 
 
 async def _form(request: Request) -> Mapping[str, str]:

@@ -1,8 +1,8 @@
 """Pages about calls: lists of them, one of them, traces, approvals and dead letters."""
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -11,10 +11,9 @@ from starlette.responses import RedirectResponse, Response
 from broker_config import serializer
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.events import is_event
-from goondan_tasks.contract.messages import JsonObject, epoch_milliseconds
+from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.redaction import hidden_by_place, hidden_in_log
 from goondan_tasks.history.attempts import time_of
-from goondan_tasks.history.trace import TraceNode
 from goondan_tasks.ledger.call_filter import SEARCHED, STATUSES
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.console.asking import Asking, View
@@ -22,8 +21,6 @@ from goondan_web.doors.console.rendering import PATH, SECURITY, SHOWN_CHARACTERS
 
 #: how many rows a list shows, unless its address asks for more
 USUAL_ROWS = 50
-#: the rows of a trace
-MOST_NODES = 500
 #: the shortest beginning of an id that is looked for
 _SHORTEST_ID = 6
 
@@ -71,21 +68,6 @@ def show_call(asking: Asking) -> Shown:
 def list_traces(asking: Asking) -> Shown:
     """Show the latest traces."""
     return Shown("traces.html", "Traces", {"traces": asking.client.traces(USUAL_ROWS)})
-
-
-def show_trace(asking: Asking) -> Shown:
-    """Show the calls of a trace as a tree, with bars along one axis of time."""
-    trace = asking.client.trace(asking.path["id"])
-    nodes = trace.nodes[:MOST_NODES]
-    data = {
-        "correlationId": trace.correlation_id,
-        "rows": _bars(nodes),
-        "seconds": _span(nodes) / 1_000,
-        "hidden": len(trace.nodes) - len(nodes),
-        "expired": trace.expired,
-        "usage": dict(sum((Counter(node.usage) for node in trace.nodes if node.kind == "call"), Counter())),
-    }
-    return Shown("trace.html", "Trace", data)
 
 
 def list_approvals(asking: Asking) -> Shown:
@@ -175,41 +157,6 @@ def shown_json(value: Any) -> dict[str, Any]:
     return {"text": text[:SHOWN_CHARACTERS], "size": size, "isCut": len(text) > SHOWN_CHARACTERS}
 
 
-def _bars(nodes: Sequence[TraceNode]) -> list[dict[str, Any]]:
-    """Return the rows of a trace; places are parts of a thousand of its whole time."""
-    begin, whole = _begin(nodes), max(1.0, _span(nodes))
-
-    def place(time: float) -> float:
-        return round(1_000 * (time - begin) / whole, 1)
-
-    rows = []
-    for node in nodes:
-        queued = epoch_milliseconds(node.queued_at)
-        started, ended = queued + 1_000 * node.waiting_seconds, _end_of(node)
-        row = {
-            "node": node,
-            "waitAt": place(queued),
-            "waits": max(0.0, place(started) - place(queued)),
-            "runAt": place(started),
-            "runs": max(2.0, place(ended) - place(started)),
-        }
-        rows.append(row)
-    return rows
-
-
-def _begin(nodes: Iterable[TraceNode]) -> float:
-    return min((epoch_milliseconds(node.queued_at) for node in nodes), default=0)
-
-
-def _end_of(node: TraceNode) -> float:
-    begun = epoch_milliseconds(node.queued_at) + 1_000 * node.waiting_seconds
-    return begun + 1_000 * (node.running_seconds or 0)
-
-
-def _span(nodes: Sequence[TraceNode]) -> float:
-    return max(map(_end_of, nodes), default=0) - _begin(nodes)
-
-
 def _agents(asking: Asking) -> list[str]:
     return sorted(asking.client.agents())
 
@@ -226,7 +173,6 @@ PAGES = (
     View(f"{PATH}/calls", list_calls),
     View(f"{PATH}/calls/{{id}}", show_call),
     View(f"{PATH}/traces", list_traces),
-    View(f"{PATH}/traces/{{id}}", show_trace),
     View(f"{PATH}/approvals", list_approvals),
     View(f"{PATH}/dead-letters", list_dead_letters),
     View(f"{PATH}/search", search),

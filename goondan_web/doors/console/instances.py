@@ -1,28 +1,29 @@
 """Pages about conversations: a list of instances, and one with its messages."""
 
 import codecs
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from goondan_tasks.contract.errors import AgentNotFoundError, ConversationError, InstanceNotFoundError
+from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import Message
-from goondan_tasks.contract.model_messages import told_text
 from goondan_tasks.contract.redaction import hidden_by_place, hidden_in_log
+from goondan_tasks.history.attempts import time_of
 from goondan_tasks.history.mailbox import Mailbox
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.console.asking import Asking, View
 from goondan_web.doors.console.calls import USUAL_ROWS, row_of, shown_json
+from goondan_web.doors.console.chat import shown_messages
 from goondan_web.doors.console.rendering import PATH, Shown
 
 #: the most instances that a list shows
 _MOST_INSTANCES = 1_000
-#: how many characters of arguments stand beside the name of a tool
-_LINE = 120
 #: how many files a list shows, and how many there are at most
 _FILES, MOST_FILES = 200, 10_000
 #: how much of a file is shown, in bytes
 LONGEST_FILE = 262_144
+#: how many calls are looked through for those of the messages
+_MOST_CALLS = 200
 
 
 def list_instances(asking: Asking) -> Shown:
@@ -52,12 +53,14 @@ def show_instance(asking: Asking) -> Shown:
     before = asking.number("before", len(messages), max(1, len(messages)))
     first = max(0, before - USUAL_ROWS)
     waits = set() if mailbox is None else {one.id for one in mailbox.events}
-    calls = [_row(one) for one in client.calls(agent, USUAL_ROWS, instance=key)]
+    records = client.calls(agent, _MOST_CALLS, instance=key)
+    calls = [_row(one) for one in records]
     data = {
         "agent": agent,
         "key": key,
         "info": info,
-        "messages": [_message(one) for one in messages[first:before]],
+        "messages": shown_messages(messages[first:before], records, key),
+        "turns": [_turn(one) for one in reversed(records) if _is_running_turn(one)],
         "earlier": first or None,
         "count": len(messages),
         "trouble": trouble,
@@ -115,37 +118,27 @@ def _text_of(data: bytes) -> str | None:
     return None if "\0" in text else hidden_by_place(hidden_in_log(text))
 
 
+def _is_running_turn(record: CallRecord) -> bool:
+    return is_event(record.call) and record.finished_at is None and record.claimed_at is not None
+
+
+def _turn(record: CallRecord) -> dict[str, Any]:
+    """Return what a page shows of a Turn that has not ended."""
+    return {
+        "id": record.id,
+        "turn": record.call.turn_id,
+        "state": record.state,
+        "since": time_of(record.claimed_at or record.queued_at),
+        "isKept": record.call.keep is not None,
+    }
+
+
 def _messages(asking: Asking, agent: str, key: str) -> tuple[list[Message], str | None]:
     """Return the messages, and why there are none if they cannot be read here."""
     try:
         return asking.client.conversation(agent, key), None
     except ConversationError as error:
         return [], str(error)
-
-
-def _message(message: Message) -> dict[str, Any]:
-    content = message.data.get("content")
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-    return {
-        "id": message.id,
-        "role": str(message.data.get("role")),
-        "at": message.created_at if message.created_at[:1].isdigit() else None,
-        "parts": [_part(one if isinstance(one, Mapping) else {"type": "text", "text": one}) for one in parts],
-    }
-
-
-def _part(part: Mapping[str, Any]) -> dict[str, Any]:
-    kind, name = str(part.get("type")), str(part.get("toolName"))
-    match kind:
-        case "text" | "reasoning":
-            return {"kind": kind, "text": str(part.get("text", ""))}
-        case "tool-call":
-            args = shown_json(part.get("input"))["text"]
-            return {"kind": kind, "tool": name, "args": args, "line": " ".join(args[:_LINE].split())}
-        case "tool-result":
-            text, failed = told_text(part.get("output"))
-            return {"kind": kind, "tool": name, "text": text, "failed": failed}
-    return {"kind": "other", "text": kind}
 
 
 PAGES = (

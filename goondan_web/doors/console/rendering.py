@@ -17,6 +17,7 @@ from goondan_tasks.contract.failure import describe
 from goondan_tasks.contract.wording import counted, duration_text, printable
 from goondan_web.answers import error_answer, status_of
 from goondan_web.callers import NOBODY, Caller
+from goondan_web.doors.console.markdown import markdown
 
 PATH = "/console"
 #: a page loads what this server has, and nothing runs that stands in the page itself
@@ -89,6 +90,8 @@ class Frame:
     address: str
     #: what an action has done, in words
     done: str | None = None
+    #: how many calls wait for an approval
+    approvals: int = 0
 
 
 def rendered(shown: Shown, frame: Frame) -> str:
@@ -99,6 +102,11 @@ def rendered(shown: Shown, frame: Frame) -> str:
 def rendered_main(shown: Shown, frame: Frame) -> str:
     """Return what a page shows, without what stands around it: the part that changes as time goes by."""
     return rendered(shown, frame).partition(_LIVE)[2].partition(_STILL)[0]
+
+
+def rendered_part(template: str, data: Mapping[str, Any]) -> str:
+    """Return a part of a page that comes by itself."""
+    return _environment().get_template(template).render(data)
 
 
 def page(shown: Shown, frame: Frame, status: int = 200) -> Response:
@@ -141,10 +149,12 @@ def _environment() -> Environment:
     )
     environment.globals.update(at=at, once=lambda: uuid4().hex, RAIL=RAIL, ICONS=_ICONS, PATH=PATH)
     environment.filters.update(
+        coded=_coded,
         counted=counted,
         cut=_cut,
         duration=_duration,
         linked=_linked,
+        markdown=markdown,
         moment=_moment,
         rate=_rate,
         short=_short,
@@ -184,6 +194,17 @@ def _linked(text: str) -> Markup:
         for number, part in enumerate(parts)
     )
     return Markup("").join(links)
+
+
+def _coded(text: str) -> Markup:
+    """Show what stands between backticks as code."""
+    parts = printable(text).split("`")
+    if len(parts) % 2 == 0:  # one of them has no other
+        return escape(printable(text))
+    code = Markup("<code>{}</code>")
+    return Markup("").join(
+        code.format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
 
 
 def _short(text: str) -> str:

@@ -70,7 +70,15 @@ def test_each_page_is_html_that_loads_nothing_from_elsewhere_and_json_for_progra
         assert len(page.content) < 60_000
         program = browser.get(f"{path}{'&' if '?' in path else '?'}format=json")
         assert isinstance(program.json(), dict), path
-    for name in ("console.css", "console.js", "htmx.min.js", "hx-sse.min.js", "icon.svg"):
+    for name in (
+        "console.css",
+        "console.js",
+        "theme.js",
+        "htmx.min.js",
+        "hx-sse.min.js",
+        "icon.svg",
+        "icon-waiting.svg",
+    ):
         assert browser.get(f"/console/static/{name}").status_code == 200
     assert browser.get("/console/static/..%2Frendering.py").status_code == 404
 
@@ -107,6 +115,25 @@ def test_search_leads_to_what_has_the_name(browser: TestClient, client: Client) 
         assert found.headers["location"] == f"/console/calls/{call.id}"
     agent = browser.get("/console/search?q=builder", follow_redirects=False)
     assert agent.headers["location"] == "/console/calls?agent=builder"
+
+
+def test_title_and_icon_say_how_many_calls_wait_for_a_person(browser: TestClient, client: Client) -> None:
+    def marks() -> tuple[str, str, str]:
+        page = browser.get("/console/calls").text
+        found = re.search(
+            r"<title>(.*?)</title>.*?<link rel=\"icon\".*?static/([\w.-]+).*?id=\"rail-approvals\">(.*?)<",
+            page,
+            re.DOTALL,
+        )
+        assert found is not None
+        return found[1], found[2], found[3]
+
+    wait_until(lambda: marks() == ("Calls · Goondan", "icon.svg", ""), PATIENCE, show=marks)
+    calls = [held(client, f"counted-{number}") for number in range(2)]
+    assert client.approval_count() == client.approval_count("builder") == 2
+    wait_until(lambda: marks() == ("(2) Calls · Goondan", "icon-waiting.svg", "2"), PATIENCE, show=marks)
+    for call in calls:
+        client.deny(call.id)
 
 
 def test_approvals_are_decided_by_forms(browser: TestClient, client: Client) -> None:
@@ -297,7 +324,7 @@ def test_token_is_asked_for_as_a_password_and_allows_what_its_scopes_say(client:
         assert stranger.headers["www-authenticate"].startswith("Basic ")
 
         page = browser.get("/console/approvals", headers=shown(viewer)).text
-        assert (call.id in page, "<button" in page.partition("<main")[2]) == (True, False)
+        assert (call.id in page, 'method="post"' in page) == (True, False)
         path = f"/console/approvals/{call.id}/deny"
         assert browser.post(path, data={}, headers=shown(viewer)).status_code == 403
         assert (

@@ -18,7 +18,7 @@ from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli import folder
-from goondan_tasks.cli.dev import DevScreen, add_variables
+from goondan_tasks.cli.dev import DevScreen, _console_url, add_variables
 from goondan_tasks.cli.folder import CheckedBundle, FolderRevisions, changes_of, files_that_matter
 from goondan_tasks.contract.errors import BundleRevisionUnavailableError
 from goondan_tasks.fleet.agent_registry import AgentRegistry, describe_agents
@@ -270,7 +270,7 @@ def test_what_to_paste_into_another_terminal_is_quoted_for_the_shell(
     )
     assert "Flower" not in shown
     assert "not a private one" not in shown
-    assert "Files:  /state/workspaces/%40me%2Fdesk/instances (workspace @me/desk)\n" in shown
+    assert "Files:   /state/workspaces/%40me%2Fdesk/instances (workspace @me/desk)\n" in shown
 
 
 def test_a_workspace_that_the_settings_name_is_pasted_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +282,18 @@ def test_a_workspace_that_the_settings_name_is_pasted_too(capsys: pytest.Capture
 
     shown = capsys.readouterr().err
     assert "GOONDAN_BUNDLE=/bundle GOONDAN_WORKSPACE=default\n" in shown
-    assert "HTTP:   http://127.0.0.1:8765\n" in shown
+    assert "HTTP:    http://127.0.0.1:8765\n" in shown
+
+
+def test_console_has_an_address_where_the_server_opens_it() -> None:
+    url = "http://127.0.0.1:8765"
+    elsewhere = SETTINGS.model_copy(update={"http_host": "0.0.0.0"})
+    with_token = elsewhere.model_copy(update={"http_token": "t" * 40})
+
+    shown = [_console_url(settings, url) for settings in (SETTINGS, elsewhere, with_token)]
+
+    assert shown == [f"{url}/console", None, f"{url}/console"]
+    assert _console_url(SETTINGS, None) is None
 
 
 def test_a_redis_that_was_named_is_told_from_a_private_one(capsys: pytest.CaptureFixture[str]) -> None:

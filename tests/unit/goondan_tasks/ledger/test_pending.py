@@ -188,6 +188,7 @@ def test_held_call_is_queued_again_by_its_approval(
     call_id = suspended(ledger, is_approval=True)
     [waiting] = completions.approvals(["coder"])
     assert (waiting.id, waiting.attempt) == (call_id, 0)
+    assert completions.approval_count(["coder", "nobody"]) == 1
     redis.delete("agent.coder")
     completions.approve(waiting, "ann")
     with pytest.raises(CallNotPendingError, match="it is queued"):
@@ -196,6 +197,7 @@ def test_held_call_is_queued_again_by_its_approval(
         completions.complete(call_id, Outcome(1), "me", is_decision=True)
     assert redis.llen("agent.coder") == 1
     assert completions.approvals(["coder"]) == []
+    assert completions.approval_count(["coder"]) == 0
     assert ledger.result(call_id) is None
     claim = claimed(ledger, a_call())
     assert (claim.verdict, claim.run.attempt, claim.run.approved_by) == (Verdict.RUN, 1, "ann")

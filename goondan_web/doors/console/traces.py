@@ -1,0 +1,145 @@
+"""The page of a trace: its calls as a tree, along one axis of time, and what its whole time was spent on."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from goondan_tasks.contract.messages import epoch_milliseconds
+from goondan_tasks.history.trace import Trace, TraceNode
+from goondan_web.doors.console.asking import Asking, View
+from goondan_web.doors.console.rendering import PATH, Shown, at
+
+#: the rows of a trace
+MOST_NODES = 500
+#: the calls that ask a model: the name of the Model follows
+_MODEL = "goondan__model-"
+#: what a call waits for, and what it is when it runs: the words of the legend, by the classes of the bars
+LEGEND = {
+    "queue": "waits in a queue",
+    "limit": "waits for a limit",
+    "approval": "waits for a person",
+    "model": "model",
+    "tool": "tool",
+    "handoff": "hand-off",
+}
+
+
+def show_trace(asking: Asking) -> Shown:
+    """Show the calls of a trace; ``fold`` in its address has the ids of calls whose effects are left out."""
+    trace = asking.client.trace(asking.path["id"])
+    folded = list(filter(None, (asking.chosen("fold") or "").split(",")))
+    visible = list(_visible(trace.nodes, set(folded)))
+    nodes = visible[:MOST_NODES]
+    data = {
+        "correlationId": trace.correlation_id,
+        "rows": _rows(trace, nodes, folded),
+        "count": len(trace.nodes),
+        "seconds": (_end(trace.nodes) - _begin(trace.nodes)) / 1_000,
+        "hidden": len(visible) - len(nodes),
+        "expired": trace.expired,
+        "usage": dict(sum((Counter(node.usage) for node in trace.nodes if node.kind == "call"), Counter())),
+        "legend": LEGEND,
+    }
+    return Shown("trace.html", "Trace", data)
+
+
+def _visible(nodes: Iterable[TraceNode], folded: set[str]) -> Iterable[TraceNode]:
+    """Yield the calls that no folded call has caused."""
+    depth = None
+    for node in nodes:
+        if depth is not None and node.depth > depth:
+            continue
+        depth = node.depth if node.id in folded else None
+        yield node
+
+
+def _rows(trace: Trace, nodes: Sequence[TraceNode], folded: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows; places are parts of a thousand of the trace's whole time."""
+    begin = _begin(trace.nodes)
+    whole, critical = max(1.0, _end(trace.nodes) - begin), critical_path(trace)
+
+    def place(time: float) -> float:
+        return round(1_000 * (time - begin) / whole, 1)
+
+    def folding(node: TraceNode) -> dict[str, Any] | None:
+        if not trace.children(node.id):
+            return None
+        is_folded = node.id in folded
+        ids = [one for one in folded if one != node.id] if is_folded else [*folded, node.id]
+        address = at("traces", trace.correlation_id)
+        return {
+            "isFolded": is_folded,
+            "address": f"{address}?fold={quote(','.join(ids))}" if ids else address,
+        }
+
+    return [
+        {
+            "node": node,
+            "isCritical": node.id in critical,
+            "folding": folding(node),
+            "waitKind": _wait(node),
+            "runKind": _run(trace, node),
+            "waitAt": place(_queued(node)),
+            "waits": max(0.0, place(_started(node)) - place(_queued(node))),
+            "runAt": place(_started(node)),
+            "runs": max(2.0, place(_ended(node)) - place(_started(node))),
+        }
+        for node in nodes
+    ]
+
+
+def critical_path(trace: Trace) -> set[str]:
+    """Return the ids of the calls that the end of a trace waited for.
+
+    Backwards from the end of a call, the call that it has caused and that ended last is one of them, then the
+    one that ended last before that one was queued, and so on.
+    """
+    found: set[str] = set()
+    latest = max(trace.roots, key=_ended, default=None)
+    left = [] if latest is None else [latest]
+    while left:
+        node = left.pop()
+        found.add(node.id)
+        until = _ended(node)
+        for child in sorted(trace.children(node.id), key=_ended, reverse=True):
+            if _ended(child) <= until:
+                left.append(child)
+                until = _queued(child)
+    return found
+
+
+def _wait(node: TraceNode) -> str:
+    """Return what a call waits for, or has waited for, as far as its record tells."""
+    if node.waiting_for is not None:
+        return "limit"
+    return "approval" if node.approved_by is not None or node.awaits == "approval" else "queue"
+
+
+def _run(trace: Trace, node: TraceNode) -> str:
+    if node.kind != "call" or any(child.kind != "call" for child in trace.children(node.id)):
+        return "handoff"
+    return "model" if node.tool.startswith(_MODEL) else "tool"
+
+
+def _queued(node: TraceNode) -> float:
+    return epoch_milliseconds(node.queued_at)
+
+
+def _started(node: TraceNode) -> float:
+    return _queued(node) + 1_000 * node.waiting_seconds
+
+
+def _ended(node: TraceNode) -> float:
+    return _started(node) + 1_000 * (node.running_seconds or 0)
+
+
+def _begin(nodes: Iterable[TraceNode]) -> float:
+    return min(map(_queued, nodes), default=0)
+
+
+def _end(nodes: Iterable[TraceNode]) -> float:
+    return max(map(_ended, nodes), default=0)
+
+
+PAGES = (View(f"{PATH}/traces/{{id}}", show_trace),)
