@@ -327,11 +327,6 @@ class Client(OperatorClient, RequestClient):
         with self.broker_errors():
             return self._completions.approvals(self._agents_of(agent))
 
-    def approval_count(self, agent: str | None = None) -> int:
-        """Return how many calls :meth:`approvals` would return; it reads none of them."""
-        with self.broker_errors():
-            return self._completions.approval_count(self._agents_of(agent))
-
     def approve(self, call_id: str, by: str = "") -> None:
         """Approve a call, which then runs; ``by`` names the approver.
 

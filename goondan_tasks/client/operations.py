@@ -184,6 +184,11 @@ class OperatorClient(ClientConnection):
             workdir = self._housekeeping.workdir(instance_key, agent)
         return read_file(workdir, path, offset, limit)
 
+    def approval_count(self, agent: str | None = None) -> int:
+        """Return how many calls ``approvals`` would return; it reads none of them."""
+        with self.broker_errors():
+            return self._completions.approval_count(self._agents_of(agent))
+
     def limits(self) -> list[LimitStatus]:
         """Return the limits that calls wait for, paused tools among them."""
         with self.broker_errors():
