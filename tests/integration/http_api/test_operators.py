@@ -6,6 +6,7 @@ from starlette.testclient import TestClient
 
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.instances.table import encoded, instances_directory
+from tests.waiting import wait_until
 
 PATIENCE = 60
 
@@ -68,6 +69,25 @@ def test_agents_queues_and_workers_are_listed(http: TestClient) -> None:
     assert worker["agents"] == ["builder"]
     assert http.get("/v1/workers?agent=clerk").json()["items"] == []
     assert items(http, "/v1/connections") == items(http, "/v1/limits") == []
+
+
+def test_usage_is_listed_in_groups_and_hand_offs_by_edge(http: TestClient, client: Client) -> None:
+    client.call("builder", "guarded__look", timeout=PATIENCE, auth={"subjects": {"user": "ann"}})
+    wait_until(lambda: any(one.user == "ann" for one in client.usage(2, by="user")), PATIENCE)
+    rows = http.get("/v1/usage?days=2&by=agent,user").json()["items"]
+    assert [one["calls"] for one in rows if one["user"] == "ann"] == [1]
+    assert {one["agent"] for one in rows} == {"builder"}
+    assert {one["day"] for one in rows} == {None}
+    page = http.get("/v1/usage?days=2&by=agent,user&limit=1").json()
+    assert page["items"] == rows[:1]
+    assert http.get(f"/v1/usage?days=2&by=agent,user&cursor={page['nextCursor']}").json()["items"] == rows[1:]
+    assert http.get("/v1/usage?by=tool").json()["error"]["code"] == "E_TOOL_INVALID_ARGS"
+    assert http.get("/v1/usage?days=0").status_code == 400
+
+    found = http.get("/v1/handoffs?hours=3").json()
+    assert found["edges"] == list(client.handoffs(3).to_wire()["edges"])
+    assert found["seconds"] >= 3 * 3_600
+    assert http.get("/v1/handoffs?hours=49").status_code == 400
 
 
 def test_instance_with_a_slash_is_found_and_deleted(http: TestClient, client: Client) -> None:

@@ -24,6 +24,7 @@ from goondan_tasks.fleet.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.fleet.call_counts import TotalCounts
 from goondan_tasks.fleet.crash_backoff import CrashBackoff
 from goondan_tasks.fleet.pauses import Pause
+from goondan_tasks.fleet.usage import HandoffCount, Handoffs, Usage
 from goondan_tasks.history.trace import CallStory, Trace, TraceSummary, story_of
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
@@ -33,6 +34,7 @@ from goondan_tasks.ledger.record import CallRecord
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
 
 #: Redis time, in ms
+SINCE = "2026-02-01T09:00:00.000Z"
 NOW = 1_790_000_000_000
 
 META = {
@@ -135,6 +137,8 @@ class FakeClient:
         self.backoffs: dict[str, CrashBackoff] = {}
         self.is_orchestrated = False
         self.wanted: JsonObject = {}
+        self.used: list[Usage] = []
+        self.passed: list[HandoffCount] = []
         self.file = b""
         self.instance_infos: list[InstanceInfo] = []
         self.removals: list[InstanceRemoval] = []
@@ -359,6 +363,14 @@ class FakeClient:
 
     def call_counts(self) -> TotalCounts:
         return TotalCounts([], {}, {})
+
+    def usage(self, days: int, by: str) -> list[Usage]:
+        self.wanted = {"days": days, "by": by}
+        return self.used
+
+    def handoffs(self, hours: int) -> Handoffs:
+        self.wanted = {"hours": hours}
+        return Handoffs(since=SINCE, seconds=1, edges=tuple(self.passed))
 
     def agent_statuses(self) -> list[AgentStatus]:
         return [

@@ -52,6 +52,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "timeout": SECONDS,
     "older_than_seconds": SECONDS,
     "limit": COUNT,
+    "days": (*COUNT, 0, 401),
+    "hours": (*COUNT, 49),
     "offset": COUNT,
     "dry_run": FLAG,
     "again": FLAG,
