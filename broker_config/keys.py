@@ -28,6 +28,7 @@ key                       type       holds
 ``counts:<row>``          string     a worker process's counters of calls, for metrics
 ``counted``               zset       row -> last written (s): the index of ``counts``
 ``usage:<day>``           hash       worker process -> what it has counted on the day; empty: a folded day
+``handoffs:<day>``        hash       worker process -> the hand-offs that it has counted on the day, by hour
 ``lost-calls``            hash       agent -> number of calls whose worker died
 ``settled-calls``         hash       agent, code -> number of calls that were ended outside a run
 ``recent-losses``         zset       id, agent, code, worker -> at (ms): the latest calls whose worker died
@@ -177,6 +178,9 @@ class Keys:
 
     def usage(self, day: str) -> str:
         return f"{self.namespace}:usage:{day}"
+
+    def handoffs(self, day: str) -> str:
+        return f"{self.namespace}:handoffs:{day}"
 
     @property
     def lost_calls(self) -> str:

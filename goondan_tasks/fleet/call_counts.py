@@ -262,7 +262,7 @@ class CountStore:
         """
         now, row, written = redis_time(self._redis), process, counts.unwritten_days()
         seconds, totals = now // 1000, counts.totals(worker, process)
-        days = [self._keys.usage(one.day) for one in written]
+        days = [key(one.day) for one in written for key in (self._keys.usage, self._keys.handoffs)]
         with naming(self._keys.counts(row), self._keys.counted, *days), self._redis.pipeline() as pipe:
             pipe.set(self._keys.counts(row), serializer.encode(totals.to_wire()), ex=KEPT_SECONDS)
             pipe.zadd(self._keys.counted, {row: seconds})

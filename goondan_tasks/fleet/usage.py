@@ -1,15 +1,15 @@
 """What was used on each day, and how work went between agents: counted by workers, kept for some months.
 
-A worker process counts in memory and writes the totals of a day into one field of the day's hash, with its
+A worker process counts in memory and writes the totals of a day into its field of the day's hashes, with its
 heartbeat. A write that is repeated, or lost and followed by the next one, changes nothing; a process that is
 killed loses what it has counted since its last heartbeat. A process writes the day of Redis and the day
 before. Days that no process writes any more are folded: the fields of all processes become one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import Field
 from redis import Redis
@@ -113,11 +113,19 @@ class EdgeRow(WireModel):
     hours: dict[str, tuple[int, int]]
 
 
-class DayCounts(WireModel):
+class DayUsage(WireModel):
     """What one process has counted on one day, or what a folded day has of all."""
 
-    usage: tuple[UsageRow, ...] = ()
-    handoffs: tuple[EdgeRow, ...] = ()
+    rows: tuple[UsageRow, ...]
+
+
+class DayHandoffs(WireModel):
+    """The hand-offs that one process has counted on one day."""
+
+    rows: tuple[EdgeRow, ...]
+
+
+DayRecord = TypeVar("DayRecord", DayUsage, DayHandoffs)
 
 
 class Written(NamedTuple):
@@ -125,7 +133,8 @@ class Written(NamedTuple):
 
     day: str
     size: int
-    counts: DayCounts
+    usage: DayUsage
+    handoffs: DayHandoffs
 
 
 @dataclass(slots=True)
@@ -141,16 +150,12 @@ class _Day:
         handoffs = (one[0] for hours in self.edges.values() for one in hours.values())
         return sum(row[0] + row[1] for row in self.rows.values()) + sum(handoffs)
 
-    def record(self) -> DayCounts:
-        usage = [
-            UsageRow(agent=agent, model=model, user=user, counts=tuple(counts))
-            for (agent, model, user), counts in self.rows.items()
-        ]
-        handoffs = [
+    def handoffs(self) -> DayHandoffs:
+        rows = [
             EdgeRow(from_agent=sender, to=to, hours={hour: (one[0], one[1]) for hour, one in hours.items()})
             for (sender, to), hours in self.edges.items()
         ]
-        return DayCounts(usage=tuple(usage), handoffs=tuple(handoffs))
+        return DayHandoffs(rows=tuple(rows))
 
 
 class DailyCounts:
@@ -199,7 +204,7 @@ class DailyCounts:
     def unwritten(self) -> list[Written]:
         """Return the totals of the days that have changed since they were written."""
         return [
-            Written(name, size, day.record())
+            Written(name, size, _usage(day.rows), day.handoffs())
             for name, day in self._days.items()
             if (size := day.size) > day.written
         ]
@@ -252,11 +257,14 @@ class UsageStore:
         They may have been folded: a process that was suspended for days would be counted twice.
         """
         yesterday = day_of(now - _DAY_MS)
-        for day, _, counts in written:
-            if day >= yesterday:
-                key = self._keys.usage(day)
-                pipe.hset(key, process, serializer.encode(counts.to_wire()))
-                pipe.expire(key, (kept_days + 1) * 86_400)
+        for day, _, usage, handoffs in written:
+            for key, record, days in (
+                (self._keys.usage(day), usage, kept_days),
+                (self._keys.handoffs(day), handoffs, FOLD_DAYS),
+            ):
+                if record.rows and day >= yesterday:
+                    pipe.hset(key, process, serializer.encode(record.to_wire()))
+                    pipe.expire(key, (days + 1) * 86_400)
 
     def fold(self, now: float, kept_days: int) -> None:
         """Fold the days that no process writes any more; others may do so at the same time."""
@@ -273,7 +281,7 @@ class UsageStore:
         key = self._keys.usage(day)
 
         def fold(pipe: Pipeline) -> None:
-            rows = _readable(day, cast("dict[bytes, bytes]", pipe.hgetall(key)))
+            rows = _readable(DayUsage, key, cast("dict[bytes, bytes]", pipe.hgetall(key)))
             gone = [name for name in rows if name != _FOLDED]
             if gone:
                 pipe.multi()
@@ -285,8 +293,8 @@ class UsageStore:
     def usage(self, now: float, days: int, by: Sequence[str]) -> list[Usage]:
         """Return what was used on the last ``days``, today included, in groups and ordered by them."""
         totals: dict[tuple[str, ...], list[int]] = {}
-        for day, counted in self._days(now, days):
-            for row in counted.usage:
+        for day, counted in self._read(DayUsage, self._keys.usage, now, days):
+            for row in counted.rows:
                 names = {"day": day, "agent": row.agent, "model": row.model, "user": row.user}
                 _add(totals.setdefault(tuple(names[one] for one in by), [0] * len(_COUNTS)), row.counts)
         return [
@@ -301,8 +309,8 @@ class UsageStore:
         since = (now // 3_600_000 - hours) * 3_600_000
         first = iso_time(since)
         totals: dict[tuple[str, str], list[int]] = {}
-        for day, counted in self._days(now, 1 + (hours + 23) // 24):
-            for row in counted.handoffs:
+        for day, counted in self._read(DayHandoffs, self._keys.handoffs, now, 1 + (hours + 23) // 24):
+            for row in counted.rows:
                 found = [counts for hour, counts in row.hours.items() if f"{day}T{hour}" >= first[:13]]
                 for counts in found:
                     _add(totals.setdefault((row.from_agent, row.to), [0, 0]), counts)
@@ -312,17 +320,19 @@ class UsageStore:
         )
         return Handoffs(since=first, seconds=round((now - since) / 1000, 3), edges=tuple(edges))
 
-    def _days(self, now: float, days: int) -> Iterable[tuple[str, DayCounts]]:
+    def _read(
+        self, kind: type[DayRecord], key_of: Callable[[str], str], now: float, days: int
+    ) -> Iterable[tuple[str, DayRecord]]:
         """Return what each process has counted on the last ``days``, the first day first."""
         names = [day_of(now - _DAY_MS * age) for age in reversed(range(days))]
         with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
-                pipe.hgetall(self._keys.usage(name))
+                pipe.hgetall(key_of(name))
             found: list[Any] = rows_of(pipe)
         return [
             (day, row)
             for day, rows in zip(names, found, strict=True)
-            for row in _readable(day, rows or {}).values()
+            for row in _readable(kind, key_of(day), rows or {}).values()
         ]
 
 
@@ -353,22 +363,31 @@ def day_of(now: float) -> str:
     return iso_time(now)[:10]
 
 
-def _readable(day: str, rows: Mapping[bytes, bytes]) -> dict[bytes, DayCounts]:
-    read = {name: read_row(DayCounts, row, f"usage on {day} of {name!r}") for name, row in rows.items()}
+def _readable(kind: type[DayRecord], key: str, rows: Mapping[bytes, bytes]) -> dict[bytes, DayRecord]:
+    read = {name: read_row(kind, row, f"{key} {name!r}") for name, row in rows.items()}
     return {name: row for name, row in read.items() if row is not None}
 
 
-def _folded(counted: Iterable[DayCounts]) -> DayCounts:
-    """Add up usage, with the users of the least rows as one if there are too many; leave hand-offs out."""
+def _usage(rows: Mapping[tuple[str, str, str], Sequence[int]]) -> DayUsage:
+    return DayUsage(
+        rows=tuple(
+            UsageRow(agent=agent, model=model, user=user, counts=tuple(counts))
+            for (agent, model, user), counts in rows.items()
+        )
+    )
+
+
+def _folded(counted: Iterable[DayUsage]) -> DayUsage:
+    """Add up usage, with the users of the least rows as one if there are too many."""
     totals: dict[tuple[str, str, str], list[int]] = {}
     for one in counted:
-        for row in one.usage:
+        for row in one.rows:
             _add(totals.setdefault((row.agent, row.model, row.user), [0] * len(_COUNTS)), row.counts)
     largest = sorted(totals.items(), key=lambda row: -sum(row[1]))
     kept = dict(islice(largest, MOST_FOLDED))
     for (agent, model, _), counts in largest[MOST_FOLDED:]:
         _add(kept.setdefault((agent, model, OTHER), [0] * len(_COUNTS)), counts)
-    return _Day(rows=kept).record()
+    return _usage(kept)
 
 
 def _add(totals: list[int], counts: Iterable[int]) -> None:

@@ -195,7 +195,7 @@ def test_a_damaged_field_hides_no_other_and_is_not_folded_away(redis: fakeredis.
     process, key = Process(redis, "p1"), Keys().usage(day_of(NOW))
     process.call(NOW)
     process.write(NOW)
-    redis.hset(key, "p2", '{"usage": [{"agent": "a", "model": "", "user": "", "counts": [1]}]}')
+    redis.hset(key, "p2", '{"rows": [{"agent": "a", "model": "", "user": "", "counts": [1]}]}')
     later = NOW + DAY * FOLD_DAYS
     process.store.fold(later, 90)
     assert process.used(later) == {day_of(NOW): 1}
