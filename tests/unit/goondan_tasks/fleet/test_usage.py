@@ -215,6 +215,27 @@ def test_a_damaged_day_is_named_and_keeps_no_totals_from_being_written(redis: fa
     assert [one.calls for one in UsageStore(redis, Keys()).usage(now, 1, ("day",))] == [1]
 
 
+def test_calls_that_only_add_to_a_row_are_counted_on_their_day_and_for_their_agent_and_user() -> None:
+    counts = CallCounts(lambda agent, tool: True)
+
+    def call(agent: str, now: float, user: str = "") -> CountedCall:
+        return CountedCall(agent, "a__b", "ok", None, 1.0, None, iso_time(now), user)
+
+    def found() -> dict[tuple[str, ...], int]:
+        rows = ((day.day, row) for day in counts.unwritten_days() for row in day.usage.rows)
+        return {(day, row.agent, row.user): row.counts[0] for day, row in rows}
+
+    for moment in (NOW, NOW, NOW - DAY, NOW, NOW - DAY):
+        counts.add([call("coder", moment), call("clerk", moment, "u1"), call("clerk", moment)])
+    before, today, later = (day_of(NOW + age * DAY) for age in (-1, 0, 3))
+    names = (("coder", ""), ("clerk", "u1"), ("clerk", ""))
+    assert found() == {(day, *name): n for day, n in ((before, 2), (today, 3)) for name in names}
+
+    assert counts.note_written(counts.unwritten_days(), NOW + 3 * DAY)
+    counts.add([call("coder", NOW)])  # its day is not written any more
+    assert found() == {(later, "coder", ""): 1}
+
+
 def test_usage_is_not_grouped_by_something_unknown() -> None:
     with pytest.raises(ToolInputValidationError, match="cannot be grouped by 'agents'") as caught:
         groups_of("day,agents")
