@@ -44,6 +44,7 @@ from goondan_tasks.contract.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.contract.messages import JsonObject, epoch_milliseconds, iso_time, wall_clock
 from goondan_tasks.contract.wording import on_one_line, printable
 from goondan_tasks.fleet.agent_registry import AgentRegistry
+from goondan_tasks.fleet.audit import AuditLog, Target
 from goondan_tasks.instances.table import encoded
 from goondan_tasks.revisions.active import (
     Activation,
@@ -131,6 +132,7 @@ def commit(
             told = error_text("Error", f"{error.code}: {error.message}", error.suggestion, error.help_url)
             session.output.document(result.to_wire()) if session.output.as_json else session.output.note(told)
             raise typer.Exit(exit_code_of(error.code))
+        followers.audit.add("commit_changeset", Target("revision", f"{result.new_ref}"))
         _show_committed(result, followers, session.output, patience)
 
 
@@ -208,6 +210,7 @@ def activate(
         ref = str(_source(session.settings).named(revision))
         change = RevisionChange(new_ref=ref, timestamp=iso_time(wall_clock()))
         followers.ask(lambda revisions: revisions.propose(change))
+        followers.audit.add("activate_revision", Target("revision", ref))
         activation = followers.outcome(ref, patience)
     session.output.give(activation.to_wire(), ref)
     _report_outcome(activation, session.output, patience)
@@ -228,6 +231,7 @@ def rollback(
     patience = _patience(wait, timeout)
     with _git_errors(), _followers(session.settings) as followers:
         result = _changesets(session.settings, followers).roll_back(ref)
+        followers.audit.add("roll_back", Target("revision", f"{result.new_ref}"))
         _show_committed(result, followers, session.output, patience)
 
 
@@ -237,6 +241,7 @@ class Followers:
     def __init__(self, settings: Settings, redis: Redis) -> None:
         self._settings, self._redis = settings, redis
         self._keys = Keys(settings.namespace)
+        self.audit = AuditLog(redis, self._keys)
         self._away: BrokerUnreachableError | None = None
 
     def ask(self, act: Callable[[ActiveRevision], Found]) -> Found:

@@ -14,19 +14,19 @@ from goondan_tasks.cli.doors import web
 from goondan_tasks.cli.options import argument, flag, name_option, option
 from goondan_tasks.cli.output import Output, listing
 from goondan_tasks.cli.session import Interruption, Session, chosen_agents, require_broker, takes_session
+from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
-from goondan_tasks.contract.errors import ConfigError, OAuthStoreError, extra
+from goondan_tasks.contract.errors import OAuthStoreError, extra
 from goondan_tasks.contract.logs import configure_logging
-from goondan_tasks.contract.messages import JsonObject, wall_clock
+from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.wording import counted
 from goondan_tasks.machine.process import is_loopback, listening
-from goondan_tasks.oauth.apps import OAuthApp, apps_of
+from goondan_tasks.oauth.apps import apps_of
 from goondan_tasks.oauth.file_store import KeyFile
 from goondan_tasks.oauth.manager import (
     open_keys,
     open_store,
     parse_request,
-    revoke_grant,
 )
 from goondan_tasks.oauth.records import AuthSession, ConsentError, OAuthError, Resume, grant_name
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
@@ -113,33 +113,21 @@ def revoke(
 
     Given the name of a record (sha256:… or as-…), remove that grant or session, even if it is unreadable.
     """
-    with extra("oauth"):  # optional: only now
-        from goondan_tasks.oauth.provider import Provider
     if subject is None and not app.startswith(("sha256:", "as-")):
         raise typer.BadParameter(
             "give APP and --subject, or the name of a grant (sha256:…) or session (as-…)."
         )
-    with _opened_store(session) as store:
+    if session.settings.oauth_store == "redis":
+        require_broker(session.settings)
+    with session.client() as client:
         if subject is None:
-            return _remove(session.output, store, app)
-        known = _known_app(session, app)
+            return _remove(session.output, client, app)
         try:
-            is_told = revoke_grant(store, Provider(), wall_clock, oauth_app=app, subject=subject, app=known)
+            is_told = client.revoke_grant(app, subject)
         except OAuthStoreError:
-            return _remove(session.output, store, grant_name(app, subject))
+            return _remove(session.output, client, grant_name(app, subject))
     told = "the provider was told" if is_told else "the provider was not told: revoke it there too"
     return session.output.give({"revoked": True, "providerTold": is_told}, f"revoked; {told}")
-
-
-def _known_app(session: Session, name: str) -> OAuthApp | None:
-    """Return an app of the bundle; a bundle that is not valid must not keep a grant from being revoked."""
-    if session.settings.bundle is None:
-        return None
-    try:
-        return apps_of(session.bundle().oauth_apps).get(name)
-    except ConfigError as error:
-        session.output.note(f"The bundle {session.settings.bundle} cannot be loaded: {error}")
-        return None
 
 
 @takes_session
@@ -254,10 +242,10 @@ def _wait(store: OAuthStore, session_id: str) -> AuthSession:
     raise typer.Exit(interruption.exit_code)
 
 
-def _remove(output: Output, store: OAuthStore, name: str) -> None:
+def _remove(output: Output, client: Client, name: str) -> None:
     """Remove a grant or a session by the name of its record."""
     is_session = name.startswith("as-")
-    if not store.forget(name):
+    if not client.forget_grant(name):
         kind = "session" if is_session else "grant"
         suggestion = f"`goondan oauth {kind}s` lists them."
         raise OAuthError(f"There is no {kind} {name}.", code=f"{kind}_not_found", suggestion=suggestion)

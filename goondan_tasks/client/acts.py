@@ -50,6 +50,10 @@ def _instance(given: Given) -> Target:
     return Target("instance", given["instance_key"], given.get("agent"))
 
 
+def _grant(given: Given) -> Target:
+    return Target("grant", given["name"] if "name" in given else f"{given['app']} {given['subject']}")
+
+
 def _schedule(given: Given) -> Target:
     return Target("schedule", given["name"], given.get("agent"))
 
@@ -60,7 +64,7 @@ OF_OPERATORS = MappingProxyType(
         "cancel_all": Recorded(_calls, is_bulk=True),
         "cancel_many": Recorded(_named_calls, is_routine=True, is_bulk=True),
         "pause": Recorded(_agent_or_tool),
-        "resume": Recorded(_agent_or_tool),
+        "resume": Recorded(_agent_or_tool, says_whether=True),
         "shutdown": Recorded(_workers),
     }
 )
@@ -78,6 +82,13 @@ OF_CALLS = MappingProxyType(
         "drop_all": Recorded(_dead_letters, is_bulk=True),
         "delete_instance": Recorded(_instance),
         "collect_garbage": Recorded(lambda _: Target("instances"), is_bulk=True),
+    }
+)
+OF_BUNDLES = MappingProxyType(
+    {
+        "activate_revision": Recorded(lambda given: Target("revision", given["ref"])),
+        "revoke_grant": Recorded(_grant),
+        "forget_grant": Recorded(_grant, says_whether=True),
     }
 )
 OF_SCHEDULES = MappingProxyType(

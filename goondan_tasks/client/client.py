@@ -9,6 +9,7 @@ from typing import Any, Unpack, cast
 
 from goondan_tasks.client.acts import OF_CALLS
 from goondan_tasks.client.arguments import checking_arguments, end_of_wait
+from goondan_tasks.client.bundles import BundleClient
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.following import FollowTerms
 from goondan_tasks.client.operations import OperatorClient
@@ -62,7 +63,7 @@ from goondan_tasks.ledger.record import CallRecord, Outcome
 
 @recording(OF_CALLS)
 @checking_arguments
-class Client(OperatorClient, RequestClient):
+class Client(OperatorClient, BundleClient, RequestClient):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     Methods raise only for an unknown agent, a payload too large, a conflict or an unreachable broker; any

@@ -92,6 +92,7 @@ class ClientConnection:
         and the agents are those that workers have announced.
         """
         self.settings = settings
+        self._warn = warn
         patience = settings.connect_timeout_seconds
         self._redis = connect(settings.redis_url, name="goondan-client", retry_seconds=patience)
         self._ledger = Ledger(self._redis, settings)

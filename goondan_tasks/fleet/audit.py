@@ -206,6 +206,8 @@ class Recorded:
     of: Callable[[Mapping[str, Any]], Target | None]
     #: whether programs do it all the time: it is recorded only if somebody is named
     is_routine: bool = False
+    #: whether the method returns whether it has changed anything
+    says_whether: bool = False
     #: whether it is done to many: the method returns them, or how many they are
     is_bulk: bool = False
 
@@ -220,8 +222,7 @@ class Audited(Protocol):
 def recording(acts: Mapping[str, Recorded], prefix: str = "") -> Callable[[Kind], Kind]:
     """Record the methods of a class that a table names, once they have returned (a class decorator).
 
-    One that returns ``False``, or none of many, has done nothing. The name of an act is that of its method
-    after ``prefix``.
+    One of many that has found none has no entry. The name of an act is that of its method after ``prefix``.
     """
 
     def decorate(kind: Kind) -> Kind:
@@ -266,7 +267,8 @@ def _note(
 ) -> None:
     by = str(given.get("by", ""))
     is_anonymous = not (_actor.get().name or by)
-    if answer is False or given.get("dry_run") or (recorded.is_routine and is_anonymous):
+    is_nothing = recorded.says_whether and not answer
+    if is_nothing or given.get("dry_run") or (recorded.is_routine and is_anonymous):
         return
     if (target := recorded.of(given)) is None:
         return

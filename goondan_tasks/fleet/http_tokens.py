@@ -134,7 +134,10 @@ def _token(given: Mapping[str, Any]) -> Target:
     return Target("token", given["token"].name if "token" in given else given["name"])
 
 
-@recording({"add": Recorded(_token), "revoke": Recorded(_token)}, "token.")
+_NOTED = Recorded(_token, says_whether=True)
+
+
+@recording({"add": _NOTED, "revoke": _NOTED}, "token.")
 class TokenStore:
     """The tokens in Redis. Methods block, and may raise ``redis.exceptions.RedisError``.
 

@@ -30,6 +30,7 @@ from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore, KeyFile
 from goondan_tasks.oauth.records import (
+    GrantNotFoundError,
     OAuthError,
     OAuthGrant,
     ProviderRefusedError,
@@ -430,17 +431,13 @@ def revoke_grant(
     The grant is revoked in the store first, so that no token stays in use if the provider cannot be reached.
 
     Raises:
-        OAuthError: ``grant_not_found``.
+        GrantNotFoundError: there is none.
         OAuthStoreError: the grant cannot be read.
     """
     while True:
         grant = store.grant(oauth_app, subject)
         if grant is None:
-            raise OAuthError(
-                f"'{subject}' has no grant of '{oauth_app}'.",
-                code="grant_not_found",
-                suggestion="`goondan oauth grants` lists them all.",
-            )
+            raise GrantNotFoundError(f"'{subject}' has no grant of '{oauth_app}'.")
         revoked = grant.model_copy(update={"revoked": True, "updated_at": iso_time(clock())})
         if store.replace_grant(revoked, generation=grant.generation):
             break

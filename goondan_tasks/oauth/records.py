@@ -37,6 +37,13 @@ class OAuthError(GoondanError):
     suggestion = "Read the message; `goondan oauth apps` and `goondan oauth sessions` show the current state."
 
 
+class GrantNotFoundError(OAuthError):
+    """The subject has given no consent to the app."""
+
+    code = "grant_not_found"
+    suggestion = "`goondan oauth grants` lists them all."
+
+
 class ConsentError(OAuthError):
     """Nothing was granted; ``code`` is one of the specification or the provider's own."""
 

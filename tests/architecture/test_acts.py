@@ -6,18 +6,32 @@ from collections.abc import Mapping
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.client.acts import OF_CALLS, OF_OPERATORS, OF_SCHEDULES
+from goondan_tasks.client.acts import OF_BUNDLES, OF_CALLS, OF_OPERATORS, OF_SCHEDULES
 from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.fleet.audit import Recorded
 from goondan_tasks.fleet.http_tokens import TokenStore
 
-ACTS: Mapping[str, Recorded] = {**OF_CALLS, **OF_OPERATORS}
+ACTS: Mapping[str, Recorded] = {**OF_BUNDLES, **OF_CALLS, **OF_OPERATORS}
 #: what only reads, or belongs to the connection
 READS = (
-    "agent_statuses agents approval_count approvals audit broker_errors call_counts calls catalog close",
-    "connect connections conversation dead_letter dead_letters describe expect files follow follower",
-    "handoffs ids_beginning_with instances limits listen look mailbox output patience paused pending",
-    "queues read_file read_output record retrying time_of trace traces usage workers",
+    "agent_statuses agents approval_count approvals audit",
+    "broker_errors bundle_files bundles",
+    "call_counts calls catalog close connect connections conversation",
+    "dead_letter dead_letters describe",
+    "expect",
+    "files follow follower",
+    "grants",
+    "handoffs",
+    "ids_beginning_with instances",
+    "limits listen look",
+    "mailbox",
+    "output",
+    "patience paused pending",
+    "queues",
+    "read_file read_output record retrying",
+    "time_of trace traces",
+    "usage",
+    "workers",
 )
 #: calls and Turns themselves, what becomes of those of this process, and what has a token of its own
 CALLS = (

@@ -14,12 +14,13 @@ _WRITES = {
     "complete",
     "encrypt_again",
 }
-#: what people do at the command line
-_BY_HAND = {"goondan_tasks.cli.oauth"}
+#: what people do at the command line and in the console; no tool or extension is given a client
+_BY_HAND = {"goondan_tasks.cli.oauth", "goondan_tasks.client.bundles"}
 #: what hands the store to the manager and the callback, and what is given the manager with it
 _ROOTS = {
     "goondan_tasks.connectors.running",
     "goondan_tasks.cli.oauth",
+    "goondan_tasks.client.bundles",
     "goondan_tasks.oauth.consent",
     "goondan_web.doors.oauth",
     "workers.oauth",

@@ -6,6 +6,21 @@ export interface Page<Item> {
   nextCursor?: string | null;
 }
 
+/** The state of a proposed revision among the workers. */
+export interface Activation {
+  status: "active" | "proposed" | "failed" | "superseded" | "unfollowed";
+  ref: string;
+  code?: string | null;
+  reason?: string | null;
+  behind?: string[] | null;
+}
+
+/** A revision to be activated. */
+export interface ActivationBody {
+  /** `git:` and the 40 digits of a commit. */
+  ref: string;
+}
+
 /** An agent with its Tool Catalog: the tools that can be called, with the schemas of their arguments. */
 export interface AgentDetails {
   name: string;
@@ -101,6 +116,22 @@ export interface AuditEntry {
   outcome: string;
   id: string;
   at: string;
+}
+
+/** An agent of a bundle, and the tools that it may call. */
+export interface BundleAgent {
+  name: string;
+  swarm: string;
+  tools: string[];
+}
+
+/** A bundle, as its workspace knows it: its agents, and its revisions. */
+export interface BundleState {
+  workspace: string;
+  agents: BundleAgent[];
+  revisions?: RevisionState | null;
+  fault?: string | null;
+  workers: Record<string, string | null>;
 }
 
 /** One call of a tool. */
@@ -208,6 +239,22 @@ export interface FailureText {
   message: string;
   code?: string | null;
   suggestion?: string | null;
+}
+
+/** The public part of a grant, which can be read without a key. */
+export interface GrantSummary {
+  oauthApp: string;
+  provider: string;
+  subject: string;
+  flow: "authorization_code" | "device_code";
+  scopesGranted: string[];
+  createdAt: string;
+  updatedAt: string;
+  revoked: boolean;
+  name: string;
+  expiresAt?: string | null;
+  hasRefreshToken: boolean;
+  keyIds: string[];
 }
 
 /** How often one agent has passed work to another, and how often that failed. */
@@ -384,6 +431,51 @@ export interface Resolution {
 export interface ResumeBody {
   /** One tool. Default: the agent. */
   tool?: string | null;
+}
+
+/** A change from one revision to another, and its author: the payload of the event about it. */
+export interface RevisionChange {
+  type: "swarmBundle.revisionChanged";
+  previousRef?: string | null;
+  newRef: string;
+  changesetId?: string | null;
+  summary?: Record<string, unknown> | null;
+  timestamp: string;
+  agentName?: string | null;
+  instanceKey?: string | null;
+}
+
+/** The reason why a revision is not active. */
+export interface RevisionFailure {
+  ref: string;
+  code: string;
+  reason: string;
+  worker: string;
+  timestamp: string;
+  change?: RevisionChange | null;
+}
+
+/** The record in Redis. */
+export interface RevisionState {
+  v: number;
+  active: string;
+  change?: RevisionChange | null;
+  proposed?: RevisionChange | null;
+  failed?: RevisionFailure | null;
+  left: string[];
+}
+
+/** What was revoked. */
+export interface Revocation {
+  oauthApp: string;
+  subject: string;
+  providerTold: boolean;
+}
+
+/** A consent to be revoked. */
+export interface RevocationBody {
+  oauthApp: string;
+  subject: string;
 }
 
 /** What a Turn and a call have in common. `output` and `error` are those of the result. */

@@ -15,6 +15,7 @@ from goondan_web.answers import JSON
 from goondan_web.door import Access, Door, DoorContext
 from goondan_web.doors.api.approvals import Approvals
 from goondan_web.doors.api.audit import Audit
+from goondan_web.doors.api.bundles import Bundles
 from goondan_web.doors.api.calls import Calls
 from goondan_web.doors.api.fleet import Fleet
 from goondan_web.doors.api.history import History
@@ -67,5 +68,6 @@ def operations_of(client: AsyncClient, waits: Waits) -> Sequence[Operation]:
         History(client),
         Schedules(client),
         Audit(client),
+        Bundles(client),
     )
     return [operation for table in tables for operation in table.operations()]

@@ -29,7 +29,18 @@ from goondan_web.answers import PathNotFoundError, RequestError
 from goondan_web.callers import caller_of, require
 from goondan_web.door import Access, Door, DoorContext
 from goondan_web.doors.api.operations import RawRoute
-from goondan_web.doors.console import acts, audit, calls, chat, fleet, instances, traces, trials, usage
+from goondan_web.doors.console import (
+    acts,
+    audit,
+    bundle,
+    calls,
+    chat,
+    fleet,
+    instances,
+    traces,
+    trials,
+    usage,
+)
 from goondan_web.doors.console.asking import Act, Acting, Asking, View
 from goondan_web.doors.console.looks import Looks
 from goondan_web.doors.console.rendering import PATH, SECURITY, Frame, error_page, page, rendered_main
@@ -58,9 +69,10 @@ PAGES: tuple[View, ...] = (
     *instances.PAGES,
     *trials.PAGES,
     *audit.PAGES,
+    *bundle.PAGES,
     *usage.PAGES,
 )
-ACTS: tuple[Act, ...] = (*acts.ACTS, *trials.ACTS)
+ACTS: tuple[Act, ...] = (*acts.ACTS, *trials.ACTS, *bundle.ACTS)
 
 
 @contextmanager

@@ -27,6 +27,8 @@ _SAID: Mapping[str, str] = MappingProxyType(
         "paused": "It is paused: what waits stays in its queue, and what runs goes on.",
         "resumed": "It goes on.",
         "drains": "The worker takes no more calls, and ends when those that run have ended.",
+        "proposed": "The revision is proposed: the first worker that has loaded it makes it active.",
+        "revoked": "The consent is revoked.",
         "fired": "The schedule has fired.",
         "deleted": "The instance is deleted, with its conversation and files.",
     }

@@ -53,6 +53,8 @@ def address_of(entry: AuditEntry) -> str | None:
             return at("workers")
         case "schedule":
             return at("schedules")
+        case "revision" | "grant":
+            return at("bundle")
     return None
 
 

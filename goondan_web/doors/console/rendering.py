@@ -50,6 +50,7 @@ RAIL = (
     ("Schedules", f"{PATH}/schedules"),
     ("Connections", f"{PATH}/connections"),
     ("Try", f"{PATH}/try"),
+    ("Bundle", f"{PATH}/bundle"),
     ("Audit", f"{PATH}/audit"),
 )
 #: the icon of each state, which its word always follows

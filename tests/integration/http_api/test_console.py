@@ -35,6 +35,7 @@ PAGES = (
     "/console/schedules",
     "/console/connections",
     "/console/audit?span=day",
+    "/console/bundle",
     "/console/try",
     "/console/try/builder",
     "/console/try/builder/guarded__wipe",

@@ -29,7 +29,7 @@ KEYS = Keys("goondan")
 
 @recording(
     {
-        "close": Recorded(lambda given: Target("gate", given["gate"])),
+        "close": Recorded(lambda given: Target("gate", given["gate"]), says_whether=True),
         "knock": Recorded(lambda given: Target("gate", given["gate"]), is_routine=True),
         "close_all": Recorded(lambda _: Target("gates"), is_bulk=True),
     },
