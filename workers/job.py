@@ -491,7 +491,8 @@ class Job:
         if self.started_at is not None:
             seconds = self.duration_ms / 1000
             waited = None if self.attempt > 1 else (self.started_at - self.queued_at) / 1000
-        call, tool, tokens, sender = self.read(), self.tool_name, None, ""
+        call, tokens, sender = self.read(), None, ""
+        tool = str(call.get("toolName"))
         if tool in EVENT_TOOLS:
             sender = sender_of(call)
         elif self.result is not None:
