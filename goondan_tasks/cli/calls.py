@@ -1,10 +1,9 @@
-"""Commands for calls and requests: submit, wait, resolve, approve."""
+"""Commands for calls and requests: submit, wait, resolve."""
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Iterator
+from typing import Annotated, Any, cast
 
 import typer
 from rich.text import Text
@@ -21,7 +20,6 @@ from goondan_tasks.cli.options import (
     Delay,
     Instance,
     Keep,
-    OfAgent,
     Origin,
     OutputSchema,
     Timeout,
@@ -46,14 +44,13 @@ from goondan_tasks.cli.output import (
     Output,
     describe_failure,
     error_text,
-    listing,
     local_time,
     named_message,
     pretty,
     show_progress,
     write_failure,
 )
-from goondan_tasks.cli.session import Session, login, takes_client
+from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.contract.calls import CallFields
 from goondan_tasks.contract.errors import HandoffError, HandoffTimeoutError, WaitTimeout
@@ -73,7 +70,6 @@ CALL_COLUMNS: Columns[CallRecord] = {
 Agent = Annotated[str, argument("AGENT", "The agent to ask.", autocompletion=complete_agent)]
 Input = Annotated[Any, argument("INPUT", "Plain text, JSON text, @FILE, or - for stdin.", parser=parse_input)]
 EventType = Annotated[str | None, option("TYPE", "The event's type.", "--type")]
-By = Annotated[str | None, option("NAME", "The person who decides. Default: your login name.")]
 
 
 @takes_client
@@ -297,65 +293,6 @@ def resolve(
     record = client.record(found)
     ending = "completed" if record.status == "done" else "will be completed as soon as its handler returns"
     session.output.give(record.to_wire(), f"{call_name(record)}: {ending}")
-
-
-@takes_client
-def list_approvals(session: Session, client: Client, agent: OfAgent = None) -> None:
-    """List the calls that wait for an approval, with their arguments; `goondan result ID` shows one."""
-    output = session.output
-    if agent is not None:
-        client.catalog(agent)
-    columns: Columns[CallRecord] = {
-        "since": lambda one: output.time(one.suspended_at),
-        "until": lambda one: output.time(one.expires_at),
-        **CALL_COLUMNS,
-        "arguments": lambda one: json.dumps(one.call.args, ensure_ascii=False),
-        "id": lambda one: output.call_id(one.id),
-    }
-    answer = listing(
-        client.approvals(agent),
-        columns,
-        wire=lambda one: {**one.to_wire(), "args": one.call.args},
-        none="No call waits for an approval.",
-        unbroken="id",
-    )
-    output.write(answer)
-
-
-@takes_client
-def approve(session: Session, client: Client, ids: CallIds, by: By = None) -> None:
-    """Approve calls that wait for an approval: they run."""
-    _decide(session, client, ids, by, "approve", client.approve)
-
-
-@takes_client
-def deny(
-    session: Session,
-    client: Client,
-    ids: CallIds,
-    reason: Annotated[str, option("TEXT", "Why the calls are denied.")] = "",
-    by: By = None,
-) -> None:
-    """Deny calls that wait for an approval: they end with E_APPROVAL_DENIED, a reason and a name."""
-    _decide(session, client, ids, by, "deny", lambda call_id, who: client.deny(call_id, reason, who))
-
-
-def _decide(
-    session: Session,
-    client: Client,
-    ids: list[str],
-    by: str | None,
-    decision: Literal["approve", "deny"],
-    act: Callable[[str, str], object],
-) -> None:
-    who = login() if by is None else by
-    decided = [whole_id(client, call_id) for call_id in ids]
-    for call_id in decided:
-        act(call_id, who)
-        if not session.output.as_json:
-            session.output.print(f"{'approved' if decision == 'approve' else 'denied'} {call_id}")
-    if session.output.as_json:
-        session.output.document([{"id": call_id, "decision": decision, "by": who} for call_id in decided])
 
 
 def whole_id(client: Client, text: str) -> str:

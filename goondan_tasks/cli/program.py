@@ -58,9 +58,11 @@ SECTIONS = {
         "run-now": CommandPlace("calls:run_now", "Run scheduled calls at once."),
         "cancel": CommandPlace("selection:cancel", "Cancel calls, by their ids or by a filter."),
         "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
-        "approvals list": CommandPlace("calls:list_approvals", "List the calls that wait for an approval."),
-        "approvals approve": CommandPlace("calls:approve", "Approve calls: they run."),
-        "approvals deny": CommandPlace("calls:deny", "Deny calls: they end with E_APPROVAL_DENIED."),
+        "approvals list": CommandPlace(
+            "approvals:list_approvals", "List the calls that wait for an approval."
+        ),
+        "approvals approve": CommandPlace("approvals:approve", "Approve calls: they run."),
+        "approvals deny": CommandPlace("approvals:deny", "Deny calls: they end with E_APPROVAL_DENIED."),
         "schedules list": CommandPlace("schedules:list_schedules", "List the schedules (the default)."),
         "schedules add": CommandPlace("schedules:add", "Add a schedule for an agent or a tool."),
         "schedules pause": CommandPlace("schedules:pause", "Pause a schedule."),

@@ -413,6 +413,7 @@ def _notes(node: TraceNode) -> Iterator[tuple[str, str]]:
         None if node.waiting_for is None else f"waits for {node.waiting_for}",
         lost,
         None if node.replay_of is None else f"replays {node.replay_of}",
+        f"with arguments that {node.approved_by or 'the approver'} has changed" if node.is_edited else None,
         node.note,
     ]
     if said := " · ".join(fact for fact in facts if fact is not None):
@@ -441,6 +442,7 @@ def _facts(story: CallStory) -> Iterator[Fact]:
     yield "instance", story.instance
     yield "tool", story.tool if story.event_type is None else f"{story.tool} ({story.event_type})"
     yield "arguments", _excerpt_text(story.args)
+    yield from _edit(story)
     yield "queued", _time(story.queued_at)
     yield "waited", duration_text(story.waiting_seconds)
     if story.running_seconds is not None and story.lost_at is None:
@@ -474,6 +476,13 @@ def _facts(story: CallStory) -> Iterator[Fact]:
     ):
         if value is not None:
             yield name, value
+
+
+def _edit(story: CallStory) -> Iterator[Fact]:
+    """Yield what was asked for, if a person has changed the arguments."""
+    if story.asked_args is not None:
+        yield "asked for", _excerpt_text(story.asked_args)
+        yield "changed by", f"{story.approved_by or 'the approver'}, {_time(story.edited_at)}"
 
 
 def _waiting_facts(story: CallStory) -> Iterator[Fact]:

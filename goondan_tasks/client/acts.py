@@ -13,6 +13,11 @@ def _call(given: Given) -> Target:
     return Target("call", given["call_id"])
 
 
+def _edited(given: Given) -> str:
+    """Return what the name of an approval ends with if the approver has given the arguments."""
+    return ".edited" if given.get("args") is not None else ""
+
+
 def _failed(given: Given) -> Target | None:
     """Return the call that is completed; to answer a received event is no act of a person."""
     return Target("call", given["failed"]) if isinstance(given["failed"], str) else None
@@ -74,8 +79,6 @@ OF_CALLS = MappingProxyType(
         "cancel": Recorded(_call, is_routine=True),
         "resolve": Recorded(_call, is_routine=True),
         "fail": Recorded(_failed, is_routine=True),
-        "approve": Recorded(_call, is_routine=True),
-        "deny": Recorded(_call, is_routine=True),
         "replay": Recorded(_dead_letter),
         "replay_all": Recorded(_dead_letters, is_bulk=True),
         "drop": Recorded(_dead_letter),
@@ -89,6 +92,13 @@ OF_BUNDLES = MappingProxyType(
         "activate_revision": Recorded(lambda given: Target("revision", given["ref"])),
         "revoke_grant": Recorded(_grant),
         "forget_grant": Recorded(_grant, says_whether=True),
+    }
+)
+#: a decision about many calls is one about each of them
+OF_APPROVALS = MappingProxyType(
+    {
+        "approve": Recorded(_call, is_routine=True, suffix=_edited),
+        "deny": Recorded(_call, is_routine=True),
     }
 )
 OF_SCHEDULES = MappingProxyType(

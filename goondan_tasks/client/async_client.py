@@ -155,6 +155,8 @@ class AsyncClient:
     approval_count = _in_thread(Client.approval_count)
     approve = _in_thread(Client.approve)
     deny = _in_thread(Client.deny)
+    approve_many = _in_thread(Client.approve_many)
+    deny_many = _in_thread(Client.deny_many)
     dead_letters = _in_thread(Client.dead_letters)
     dead_letter = _in_thread(Client.dead_letter)
     replay = _with_handles(Client.replay, AsyncPendingCall)

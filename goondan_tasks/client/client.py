@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Unpack, cast
 
 from goondan_tasks.client.acts import OF_CALLS
+from goondan_tasks.client.approvals import ApprovalClient
 from goondan_tasks.client.arguments import checking_arguments, end_of_wait
 from goondan_tasks.client.bundles import BundleClient
 from goondan_tasks.client.event_receiver import ReceivedEvent
@@ -28,7 +29,6 @@ from goondan_tasks.client.turns import Turn, TurnScope
 from goondan_tasks.contract.calls import CallDraft, CallFields, timed_draft
 from goondan_tasks.contract.conversation import ConversationFiles
 from goondan_tasks.contract.errors import (
-    ApprovalDeniedError,
     CallNotFoundError,
     ConversationError,
     HandoffError,
@@ -37,7 +37,7 @@ from goondan_tasks.contract.errors import (
     ToolInputValidationError,
     WaitTimeout,
 )
-from goondan_tasks.contract.failure import ErrorLike, as_exception, describe
+from goondan_tasks.contract.failure import ErrorLike, as_exception
 from goondan_tasks.contract.messages import JsonObject, Message, ToolCall, ToolCallResult
 from goondan_tasks.contract.names import current_span
 from goondan_tasks.contract.output import encoded_output
@@ -63,7 +63,7 @@ from goondan_tasks.ledger.record import CallRecord, Outcome
 
 @recording(OF_CALLS)
 @checking_arguments
-class Client(OperatorClient, BundleClient, RequestClient):
+class Client(ApprovalClient, OperatorClient, BundleClient, RequestClient):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     Methods raise only for an unknown agent, a payload too large, a conflict or an unreachable broker; any
@@ -277,7 +277,7 @@ class Client(OperatorClient, BundleClient, RequestClient):
         )
         return Turn(scope)
 
-    # Pending calls and approvals
+    # Pending calls
 
     def resolve(self, call_id: str, output: Any = None) -> None:
         """Complete a pending call with its output, any JSON; its status becomes ``ok``.
@@ -323,36 +323,6 @@ class Client(OperatorClient, BundleClient, RequestClient):
         with self.broker_errors():
             self._event_receiver.fail(failed, exception)
 
-    def approvals(self, agent: str | None = None) -> list[CallRecord]:
-        """Return the calls that wait for an approval, of one agent or of all, the oldest first."""
-        with self.broker_errors():
-            return self._completions.approvals(self._agents_of(agent))
-
-    def approve(self, call_id: str, by: str = "") -> None:
-        """Approve a call, which then runs; ``by`` names the approver.
-
-        Raises:
-            CallClosedError: it has its final result: it was denied or cancelled, or has expired.
-            CallNotPendingError: it does not, or no longer, wait for an approval.
-            CallNotFoundError: as :meth:`pending`.
-            ToolInputValidationError: ``by`` is not text of at most 200 characters.
-        """
-        record = self.record(call_id)
-        with self.broker_errors():
-            self._completions.approve(record, by)
-
-    def deny(self, call_id: str, reason: str = "", by: str = "") -> None:
-        """End a call that waits for an approval: ``E_APPROVAL_DENIED``; raises as :meth:`approve` does."""
-        who = f" by {by}" if by else ""
-        why = f": {reason}" if reason else ". No reason was given."
-        error = ApprovalDeniedError(f"The call was denied{who}{why}")
-        self._complete(call_id, self._error_outcome(error), is_decision=True)
-
-    def _complete(self, call_id: str, outcome: Outcome, *, is_decision: bool = False) -> None:
-        require_possible(call_id)
-        with self.broker_errors():
-            self._completions.complete(call_id, outcome, "producer", is_decision=is_decision)
-
     def _outcome(self, output: Any) -> Outcome:
         data, told = encoded_output(output, "The completion")
         size, most = len(data), self.settings.max_output_bytes
@@ -362,9 +332,6 @@ class Client(OperatorClient, BundleClient, RequestClient):
                 suggestion="Put large data where the agent can read it, and complete the call with its path.",
             )
         return Outcome(told)
-
-    def _error_outcome(self, error: ErrorLike) -> Outcome:
-        return Outcome(error=describe(as_exception(error), help_url=self.settings.help_url))
 
     # Dead letters
 
@@ -591,7 +558,7 @@ class Client(OperatorClient, BundleClient, RequestClient):
 
 def _draft(call: ToolCall | Mapping[str, Any]) -> CallDraft:
     if isinstance(call, ToolCall):
-        return CallDraft(call)
+        return CallDraft(call if call.edited is None else call.model_copy(update={"edited": None}))
     if isinstance(call, Mapping):
         return timed_draft(call)
     raise TypeError(f"submit_many() takes a list of ToolCalls or dicts, not of {type(call).__name__}")

@@ -295,7 +295,7 @@ def replay_of(record: CallRecord) -> ToolCall:
     not copied: the cause of the failure may have been fixed since. Nor are the Turn's followers.
     """
     first_time_only = dict.fromkeys(
-        ("step_id", "deadline", "not_before", "idempotency_key", "bundle_ref", "followed")
+        ("step_id", "deadline", "not_before", "idempotency_key", "bundle_ref", "followed", "edited")
     )
     return record.call.model_copy(
         update={

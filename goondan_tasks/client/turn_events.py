@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from goondan_tasks.authoring.handoff import answer_in
 from goondan_tasks.authoring.tool_api import RequestResult
-from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, WireModel
+from goondan_tasks.contract.messages import EditedArguments, ToolCallError, ToolCallResult, WireModel
 from goondan_tasks.contract.output import Progress
 
 
@@ -85,6 +85,8 @@ class ToolAnswered(WireModel):
     duration_ms: float | None = None
     #: what a pending result waits for
     awaits: Literal["completion", "approval"] | None = None
+    #: if a person has changed the arguments of the call
+    edited: EditedArguments | None = None
 
     @classmethod
     def of(cls, result: ToolCallResult, step: int) -> "ToolAnswered":
@@ -99,6 +101,7 @@ class ToolAnswered(WireModel):
             error=result.error,
             duration_ms=result.meta.duration_ms,
             awaits=result.meta.awaits,
+            edited=result.meta.edited,
         )
 
 

@@ -31,8 +31,8 @@ LIMIT_FIELDS = frozenset({"notBefore", "deadline", "timeoutSeconds", "keep"})
 #: the fields of calls that are run by plans
 PLAN_FIELDS = BARE_FIELDS | STEP_FIELDS | MADE_FIELDS | LIMIT_FIELDS
 
-#: what changes how a call is run: its revision, and that it repeats another
-OTHER_FIELDS = frozenset({"bundleRef", "replayOf"})
+#: what changes how a call is run: its revision, that it repeats another, that a person has changed it
+OTHER_FIELDS = frozenset({"bundleRef", "replayOf", "edited"})
 
 
 def template_of(names: tuple[str, ...]) -> str:

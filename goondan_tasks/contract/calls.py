@@ -152,8 +152,11 @@ def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> Non
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:
-    """Fill in missing fields. One read of randomness, which is a system call, serves all ids."""
-    given = {name: value for name, value in fields.items() if value is not None}
+    """Fill in missing fields. One read of randomness, which is a system call, serves all ids.
+
+    Only the ledger's record of an approved call says that a person has changed its arguments.
+    """
+    given = {name: value for name, value in fields.items() if value is not None and name != "edited"}
     random, span = secrets.token_hex(36), current_span()
     trace_id = given.get("traceId") or (random[:32] if span is None else span.trace_id)
     missing: JsonObject = {
@@ -301,6 +304,7 @@ class Run:
             finished_at=iso_time(finished_at),
             duration_ms=None if started_at is None else round(finished_at - started_at, 3),
             replay_of=self.call.replay_of,
+            edited=self.call.edited_arguments,
         )
         names = {"tool_call_id": self.call.shown_id, "tool_name": self.call.tool_name}
         return ToolCallResult(**names, status=status, meta=meta, **fields)

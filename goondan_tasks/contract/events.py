@@ -307,7 +307,7 @@ def completion_id(call: ToolCall, call_id: str) -> str:
 
 def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
     """Return the event about a completed call, for its instance, with its correlationId and auth."""
-    call_id = result.meta.id
+    call_id, edited = result.meta.id, call.edited_arguments
     event = AgentEvent(
         id=f"completed-{call_id}",
         type=EVENT_TYPE,
@@ -321,6 +321,7 @@ def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
             "handle": result.handle or call_id,
             "status": result.status,
             **({"error": result.error.to_wire()} if result.error else {"output": result.output}),
+            **({} if edited is None else {"edited": edited.to_wire()}),
         },
         instance_key=call.instance_key,
         source=SYSTEM,

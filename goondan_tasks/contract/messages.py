@@ -170,6 +170,27 @@ class _Carried(Versioned):
     replay_of: str | None = None
 
 
+class ArgumentEdit(WireModel):
+    """A person's change of the arguments of a call, made with its approval."""
+
+    by: str
+    at: IsoTime
+    #: the arguments that were asked for
+    asked: Any = None
+
+
+class EditedArguments(WireModel):
+    """What a result says of such a change: ``args`` are the arguments that it belongs to."""
+
+    by: str
+    at: IsoTime
+    args: Any = None
+    note: str = (
+        "A person changed the arguments of this call before they approved it. "
+        "This is the outcome of `args`, not of the arguments that were asked for."
+    )
+
+
 class ToolCall(_Carried):
     """One request to run a tool. ``args`` also arrives as ``arguments`` or ``input`` (DESIGN §6)."""
 
@@ -190,6 +211,15 @@ class ToolCall(_Carried):
     followed: bool | None = None
     #: the model's own id of the call, if it was not unique and ``tool_call_id`` is another
     model_call_id: str | None = None
+    #: of a call whose arguments a person has changed: what was asked for
+    edited: ArgumentEdit | None = None
+
+    @property
+    def edited_arguments(self) -> EditedArguments | None:
+        """What its result says of changed arguments."""
+        if self.edited is None:
+            return None
+        return EditedArguments(by=self.edited.by, at=self.edited.at, args=self.args)
 
     @property
     def shown_id(self) -> str:
@@ -255,6 +285,8 @@ class ResultMeta(WireModel):
     #: ``{input, output, cached, reasoning}``, and why it ended
     usage: dict[str, int] | None = None
     finish_reason: str | None = None
+    #: if a person has changed the arguments of the call
+    edited: EditedArguments | None = None
 
 
 class CallLogFields(NamedTuple):

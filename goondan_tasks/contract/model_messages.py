@@ -49,8 +49,10 @@ def tool_message(call_id: str, tool_name: str, result: ToolCallResult) -> JsonOb
 
 def v1_output(result: ToolCallResult) -> Any:
     """Return a call's output if it succeeded, else its status with handle or error (002 §6.3, §7.1)."""
-    if result.status == "ok":
+    if _speaks_for_itself(result):
         return result.output
+    if result.status == "ok":
+        return _status_fields(result)
     if result.status == "pending":
         output = {} if result.output is None else {"output": result.output}
         return {"status": "pending", "handle": result.handle, **output}
@@ -397,9 +399,9 @@ def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
 
 
 def _output(result: ToolCallResult) -> JsonObject:
-    if result.status == "ok" and _is_typed(result.output):
+    if _speaks_for_itself(result) and _is_typed(result.output):
         return dict(result.output)
-    if result.status == "ok":
+    if _speaks_for_itself(result):
         return {"type": "text" if isinstance(result.output, str) else "json", "value": result.output}
     return {"type": "error-json" if result.status == "error" else "json", "value": _status_fields(result)}
 
@@ -462,13 +464,21 @@ def _is_typed(output: Any) -> bool:
 
 def _text(result: ToolCallResult) -> str:
     """Return a result as text for the model: a text output as it is, anything else as JSON."""
-    value = result.output if result.status == "ok" else _status_fields(result)
+    value = result.output if _speaks_for_itself(result) else _status_fields(result)
     return value if isinstance(value, str) else serializer.encode(value).decode()
 
 
+def _speaks_for_itself(result: ToolCallResult) -> bool:
+    """Return whether the model needs only the output: the call has succeeded with the model's arguments."""
+    is_the_models = result.meta.edited is None or told_images(result.output) is not None
+    return result.status == "ok" and is_the_models
+
+
 def _status_fields(result: ToolCallResult) -> JsonObject:
-    """Return the status of an unsuccessful call with its error or handle (003 §8.1, §8.3)."""
+    """Return the status of a call with its error or handle (003 §8.1, §8.3), and whether it was edited."""
     wire = result.to_wire()
+    if result.meta.edited is not None:
+        wire["edited"] = result.meta.edited.to_wire()
     if result.error is not None and wire.get("output") == error_output(result):
         del wire["output"]  # the error once more
-    return {name: wire[name] for name in ("status", "output", "handle", "error") if name in wire}
+    return {name: wire[name] for name in ("status", "output", "handle", "error", "edited") if name in wire}

@@ -210,6 +210,8 @@ class Recorded:
     says_whether: bool = False
     #: whether it is done to many: the method returns them, or how many they are
     is_bulk: bool = False
+    #: returns what the name of the act ends with, by the arguments of the method
+    suffix: Callable[[Mapping[str, Any]], str] = lambda _: ""
 
 
 class Audited(Protocol):
@@ -277,4 +279,4 @@ def _note(
         count = len(answer) if isinstance(answer, Sized) else int(answer)
         if not count:
             return
-    log.add(act, target, by=by, count=count, outcome=outcome)
+    log.add(act + recorded.suffix(given), target, by=by, count=count, outcome=outcome)

@@ -77,9 +77,10 @@ class CallFacts(WireModel):
     usage: dict[str, int] | None = None
     #: the limit that it is waiting for
     waiting_for: str | None = None
-    #: of a pending call: ``approval`` or ``completion``; and who approved the call
+    #: of a pending call: ``approval`` or ``completion``; who approved the call, and whether they changed it
     awaits: str | None = None
     approved_by: str | None = None
+    is_edited: bool = False
     #: the identities of the call that caused this one, of the first in that chain, and of the replayed call
     parent_id: str | None = None
     root_id: str | None = None
@@ -366,6 +367,7 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
         parent_id=call.parent_id,
         root_id=call.root_id,
         replay_of=call.replay_of,
+        is_edited=call.edited is not None,
         correlation_id=call.correlation_id,
         trace_id=call.trace_id,
         span_id=call.span_id,
@@ -451,6 +453,9 @@ class CallStory(CallFacts):
     progress: Progress | None = None
     handle: str | None = None
     expires_at: str | None = None
+    #: when a person changed the arguments, and the arguments that were asked for
+    edited_at: str | None = None
+    asked_args: Excerpt | None = None
     replayed_by: str | None = None
     error: ToolCallError | None = None
     #: the end of the traceback of the handler's exception, without secrets
@@ -510,6 +515,8 @@ def story_of(
         progress=record.progress if is_open else None,
         handle=record.handle,
         expires_at=time_of(record.expires_at),
+        edited_at=None if call.edited is None else call.edited.at,
+        asked_args=None if call.edited is None else excerpt(call.edited.asked),
         replayed_by=record.replayed_by,
         error=None if result is None else result.error,
         traceback=record.traceback,

@@ -80,7 +80,7 @@ class ClaimRequest:
         without a revision of the bundle gets the revision whose terms the claim was made with.
         """
         verdict, attempt, queued_at, now, retried, approved_by, on_record, ref = (*answer, *[None] * 4)[:8]
-        call = self.call if on_record is None else _read_call(self.call_id, on_record)
+        call = self.call if on_record is None else read_call(self.call_id, on_record)
         if call is not None and call.bundle_ref is None:
             call = _of_revision(call, self.call.bundle_ref if ref is None else ref.decode())
         run = Run(
@@ -103,7 +103,8 @@ def _of_revision(call: ToolCall, ref: str | None) -> ToolCall:
     return call if ref is None else call.model_copy(update={"bundle_ref": ref})
 
 
-def _read_call(call_id: str, on_record: bytes) -> ToolCall | None:
+def read_call(call_id: str, on_record: bytes) -> ToolCall | None:
+    """Return the call of a record; ``None`` if it cannot be read, which is logged."""
     try:
         return ToolCall.from_wire(serializer.decode(on_record))
     except ValueError as error:

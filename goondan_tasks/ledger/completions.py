@@ -1,12 +1,12 @@
 """Completes pending calls, and approves or denies calls that wait for an approval."""
 
 import hmac
+import json
 from collections.abc import Iterable
 
-from broker_config import serializer
-from broker_config.connections import rows_of
-from goondan_tasks.contract.calls import queue_element
+from broker_config.connections import redis_time, rows_of
 from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError
+from goondan_tasks.contract.messages import ArgumentEdit, JsonObject, iso_time
 from goondan_tasks.contract.names import CallbackToken, callback_token
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
@@ -43,15 +43,17 @@ class Completions:
         resolve = self._ledger.resolve(call_id, outcome, "callback", callback=callback)
         self._end(call_id, resolve.run(self._ledger.redis))
 
-    def approve(self, record: CallRecord, by: str) -> None:
-        """Approve a call that waits for it.
+    def approve(self, record: CallRecord, by: str, edited: JsonObject | None = None) -> None:
+        """Approve a call that waits for it; ``edited`` are arguments that replace those asked for.
 
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
         """
-        call_id, call = record.id, record.call
-        message = queue_element(call_id, call, serializer.encode(call.to_wire()))
-        self._end(call_id, self._ledger.approve(call_id, call, message, by).run(self._ledger.redis))
+        call, redis = record.call, self._ledger.redis
+        if edited is not None and not is_same_json(edited, call.args):
+            edit = ArgumentEdit(by=by, at=iso_time(redis_time(redis)), asked=call.args)
+            call = call.model_copy(update={"args": edited, "edited": edit})
+        self._end(record.id, self._ledger.approve(record.id, call, by).run(redis))
 
     def _end(self, call_id: str, claim: Claim | None) -> None:
         """Settle the claim of the completion that came first; refuse a late one."""
@@ -92,3 +94,8 @@ class Completions:
             ids = [call_id.decode() for row in rows_of(pipe) for call_id in row or ()]
         waiting = [one for one in self._ledger.records(ids) if one is not None and one.awaits == "approval"]
         return sorted(waiting, key=lambda record: record.suspended_at or 0)
+
+
+def is_same_json(one: object, other: object) -> bool:
+    """Return whether two values are the same JSON, whatever the order of members; 1, 1.0 and true differ."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

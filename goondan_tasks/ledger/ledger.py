@@ -20,7 +20,7 @@ from broker_config.keys import Keys
 from broker_config.queues import events_queue, wake_up_key
 from broker_config.scripts import ClaimOnReserve, Script, ScriptCall, ScriptConnection
 from broker_config.settings import Settings
-from goondan_tasks.contract.calls import Run
+from goondan_tasks.contract.calls import Run, queue_element
 from goondan_tasks.contract.errors import CallClosedError
 from goondan_tasks.contract.events import is_event, mailbox_of, queue_of
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
@@ -461,15 +461,15 @@ class Ledger(CallRecords):
             partial(settlement_claim, call_id, completer, token),
         )
 
-    def approve(self, call_id: str, call: ToolCall, message: bytes, by: str) -> ScriptCall[Claim | None]:
-        """Approve a call that waits for it: the call is queued, with ``message`` (``approve.lua``).
+    def approve(self, call_id: str, call: ToolCall, by: str) -> ScriptCall[Claim | None]:
+        """Approve a call that waits for it: the call is queued, with a message (``approve.lua``).
 
-        The answer is ``None``, or, if the call had expired, a claim that the caller must settle. Reading it
-        raises as for :meth:`resolve`. Without a message, a call that was approved before and is still queued
-        counts as approved again: the caller sends its message again.
+        The call of the record is replaced if a person has changed its arguments. The answer is ``None``, or,
+        if the call had expired, a claim that the caller must settle. Reading it raises as for
+        :meth:`resolve`.
         """
         keys, agent, queue = self.keys, call.agent_name, queue_of(call)
-        token = uuid.uuid4().hex
+        token, wire = uuid.uuid4().hex, serializer.encode(call.to_wire())
         return ScriptCall(
             self._scripts.approve,
             [
@@ -489,7 +489,8 @@ class Ledger(CallRecords):
                 deadline_of(call),
                 self._queue_timeout_ms,
                 self._record_ttl,
-                message,
+                queue_element(call_id, call, wire),
+                wire if call.edited is not None else b"",
             ],
             partial(settlement_claim, call_id, by, token),
         )

@@ -191,10 +191,12 @@ class LimitScripts:
         message: bytes,
         run_seconds: float,
         token: str = "",
+        is_on_record: bool = True,
     ) -> ScriptCall[LimitAnswer]:
         """Ask whether a call may run now, for at most ``run_seconds`` (``admit.lua``).
 
-        With the ``token`` of its claim, a call that must wait is queued again.
+        With the ``token`` of its claim, a call that must wait is queued again. If the call is not known to be
+        that of its record, and was approved, the answer is ``approved`` and the record's call as JSON.
         """
         queue = call_queue(call.agent_name)
         # the space marks the message of an admitted call, see permits.lua
@@ -202,7 +204,7 @@ class LimitScripts:
         # what a call holds must outlive the call
         ttl = math.ceil(self._ttl + max(run_seconds, self._call_timeout))
         queue_names = call.agent_name, queue, wake_up_key(queue)
-        arguments = (self._terms, call_id, *queue_names, call_limits, turn, ttl, token)
+        arguments = (self._terms, call_id, *queue_names, call_limits, turn, ttl, token, int(is_on_record))
         keys = [self._keys.call(call_id), self._keys.due, self._keys.running(call.agent_name)]
         return ScriptCall(self._admit, keys, arguments, LimitAnswer.of)
 

@@ -478,20 +478,16 @@ def completed(run: Run, interim: ToolCallResult | None, outcome: Outcome) -> Too
     """Return the final result of a pending call; worker and start time come from the interim result."""
     result = run.ok(None, None) if interim is None else interim
     now, started_at = run.clock(), result.meta.started_at
-    final = result.model_copy(
-        update={
-            "status": "ok" if outcome.error is None else "error",
-            "output": outcome.output,
-            "error": outcome.error,
-        }
-    )
+    status = "ok" if outcome.error is None else "error"
+    ended = {"status": status, "output": outcome.output, "error": outcome.error}
     return with_meta(
-        final,
+        result.model_copy(update=ended),
         finished_at=iso_time(now),
         duration_ms=None if started_at is None else round(now - epoch_milliseconds(started_at), 3),
         output_file=None,
         expires_at=None,
         awaits=None,
+        edited=run.call.edited_arguments,
     )
 
 

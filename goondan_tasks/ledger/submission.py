@@ -17,9 +17,10 @@ from goondan_tasks.contract.errors import ToolCallConflictError
 from goondan_tasks.contract.events import content_of, is_event, mailbox_of
 from goondan_tasks.contract.messages import ToolCall, epoch_milliseconds
 
-#: the fields that :func:`call_json` writes in places of their own, and the beginnings of the others
+#: the fields that :func:`call_json` writes in places of their own or, as only approvals have them, never;
+#: and the beginnings of the others
 _TEXTS = tuple(map(snake_case, TEXTS))
-_PLACED = frozenset({*_TEXTS, "v", "call_chain", "message", "args"})
+_PLACED = frozenset({*_TEXTS, "v", "call_chain", "message", "args", "edited"})
 _BEGINNINGS = {name: f',"{to_camel(name)}":'.encode() for name in ToolCall.model_fields}
 _TEXTS_JSON = f'{{"v":1,{template_of(TEXTS)},"callChain":'
 _texts = attrgetter(*_TEXTS)

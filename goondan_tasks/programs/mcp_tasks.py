@@ -68,6 +68,11 @@ _FORM: JsonObject = {
     "properties": {
         "confirm": {"type": "boolean", "title": "Approve", "description": "Whether the tool may run."},
         "reason": {"type": "string", "title": "Reason", "description": "Why it may not."},
+        "arguments": {
+            "type": "string",
+            "title": "Other arguments",
+            "description": "A JSON object that replaces the arguments; empty to run it with those above.",
+        },
     },
     "required": ["confirm"],
 }
@@ -165,7 +170,7 @@ class Tasks:
         if answer.action == "accept" and not isinstance(confirmed, bool):
             raise MCPError(INVALID_PARAMS, f"The response {_APPROVAL!r} has no boolean 'confirm'.")
         if answer.action == "accept" and confirmed:
-            await self._client.approve(call_id, by=by)
+            await self._client.approve(call_id, by, _edited(content.get("arguments")))
         else:
             await self._client.deny(call_id, reason=reason if isinstance(reason, str) else "", by=by)
 
@@ -356,6 +361,23 @@ def _elicited(key: str, response: Any) -> ElicitResult:
         return ElicitResult.model_validate(response, by_name=False)
     except ValidationError as error:
         raise MCPError(INVALID_PARAMS, f"The response {key!r} is no ElicitResult.") from error
+
+
+def _edited(text: Any) -> JsonObject | None:
+    """Return the arguments that replace those of a call; forms have texts and numbers only.
+
+    Raises:
+        MCPError: they are not a JSON object.
+    """
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return None
+    try:
+        args = serializer.decode(text.encode()) if isinstance(text, str) else None
+    except ValueError:
+        args = None
+    if not isinstance(args, dict):
+        raise MCPError(INVALID_PARAMS, f"The response {_APPROVAL!r} has 'arguments' that are no JSON object.")
+    return args
 
 
 def _name_of(ctx: Context) -> str:

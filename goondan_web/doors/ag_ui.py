@@ -74,13 +74,15 @@ class ResumeIn(FromPage):
         if self.status == "cancelled":
             return Decision(self.interrupt_id, is_approved=False)
         payload = self.payload if isinstance(self.payload, dict) else {"approved": self.payload}
-        approved, reason = payload.get("approved"), payload.get("reason", "")
-        if not isinstance(approved, bool) or not isinstance(reason, str):
+        approved, reason, args = (payload.get(name) for name in ("approved", "reason", "editedArgs"))
+        is_text, is_object = isinstance(reason, str | None), isinstance(args, dict | None)
+        if not (isinstance(approved, bool) and is_text and is_object):
             raise ToolInputValidationError(
                 f"resume: the payload for {self.interrupt_id} does not say what was decided.",
-                suggestion='Send {"approved": true} or {"approved": false, "reason": "…"} as its payload.',
+                suggestion='Send {"approved": true}, with "editedArgs": {…} to change the arguments, or '
+                '{"approved": false, "reason": "…"} as its payload.',
             )
-        return Decision(self.interrupt_id, approved, reason)
+        return Decision(self.interrupt_id, approved, reason or "", args)
 
 
 class RunAgentInput(FromPage):

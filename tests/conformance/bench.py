@@ -37,6 +37,7 @@ Worker = subprocess.Popen[bytes]
 #: what the handlers do, by outcome; by default they return
 ACTS = {
     "raises": "fail",
+    "edited": "fail",  # and returns with the edited arguments
     "not-json": "spoil",
     "too-large": "flood",
     "pending": "suspend",
@@ -188,7 +189,7 @@ def bring_calm_outcomes(bench: Bench, worker: Worker) -> None:
     cancel_before(bench, worker)
     late = bench.submit("time-limit")
     calls = [one for name in ("ok", "raises", "not-json", "too-large", "retry") for one in bench.submit(name)]
-    suspended = {name: bench.submit(name) for name in ("pending", "approved", "denied")}
+    suspended = {name: bench.submit(name) for name in ("pending", "approved", "edited", "denied")}
     cancelled, damaged = bench.submit_held("cancelled"), bench.submit_held("damaged")
     decide(bench, suspended)
     for one in cancelled:
@@ -240,6 +241,9 @@ def decide(bench: Bench, suspended: dict[str, list[Submitted]]) -> None:
                 client.resolve(one.call.id, {"resolved": one.cell.name})
             elif outcome == "approved":
                 client.approve(one.call.id, by="ann")
+            elif outcome == "edited":
+                asked = client.record(one.call.id).call.args
+                client.approve(one.call.id, by="ann", args={**asked, "does": "return"})
             else:
                 client.deny(one.call.id, "not today", by="bob")
         bench.await_all(calls)

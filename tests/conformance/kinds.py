@@ -22,6 +22,7 @@ OUTCOMES = (
     "too-large",
     "pending",
     "approved",
+    "edited",
     "denied",
     "cancelled-before",
     "cancelled",
@@ -38,6 +39,7 @@ OUTCOMES = (
 #: what an export needs for its outcome
 _POLICIES: Mapping[str, Mapping[str, Any]] = {
     "approved": {"requiresApproval": True},
+    "edited": {"requiresApproval": True},
     "denied": {"requiresApproval": True},
     "time-limit": {"timeoutSeconds": 3},
     "killed-again": {"idempotent": True},
@@ -93,6 +95,7 @@ _NO_EXPORT = "an event has no export that could say so"
 IMPOSSIBLE = {
     ("event", "pending"): "the context of an agent has no `pending`: its answer is final",
     ("event", "approved"): _NO_EXPORT,
+    ("event", "edited"): _NO_EXPORT,
     ("event", "denied"): _NO_EXPORT,
     ("event", "retry"): _NO_EXPORT,
 }

@@ -73,6 +73,9 @@ PROMISES = {
     "approved": Promise(
         events=(RECEIVED, "task-pending", *RUN, SUCCEEDED), lines=("call.finished",), awaits="approval"
     ),
+    "edited": Promise(
+        events=(RECEIVED, "task-pending", *RUN, SUCCEEDED), lines=("call.finished",), awaits="approval"
+    ),
     "denied": Promise(
         "E_APPROVAL_DENIED",
         (RECEIVED, "task-pending", "task-failed"),
@@ -224,6 +227,7 @@ def _of_interim(seen: Seen, promise: Promise, result: ToolCallResult) -> Iterato
         }
         told_end |= {"handle": handle, "status": result.status}
         told_end |= {"error": result.error.to_wire()} if result.error else {"output": result.output}
+        told_end |= {} if result.meta.edited is None else {"edited": result.meta.edited.to_wire()}
         yield from _differs("the event", (event.type, event.input), ("toolCall.completed", told_end))
     yield from _differs("it still awaits", (result.meta.awaits, result.meta.expires_at), (None, None))
     if promise.awaits == "completion":
@@ -305,8 +309,11 @@ def _of_redis(seen: Seen, promise: Promise) -> Iterator[str]:
         return
     yield from _differs("record", (record.status, record.outcome), ("done", result.status))
     yield from _differs("stored result", ToolCallResult.from_json(record.result), result)
-    approver = "ann" if seen.cell.outcome == "approved" else None
+    is_edited = seen.cell.outcome == "edited"
+    approver = "ann" if is_edited or seen.cell.outcome == "approved" else None
     yield from _differs("approver", record.approved_by, approver)
+    edits = (record.call.edited is not None, result.meta.edited is not None)
+    yield from _differs("edited, by record and result", edits, (is_edited, is_edited))
     reported = record.progress and (record.progress.done, record.progress.total, record.progress.message)
     is_short = seen.cell.kind.name == "sync" and seen.cell.outcome in SHORT_ACTS
     promised = (1, 2, seen.cell.name) if promise.reports and not is_short else None

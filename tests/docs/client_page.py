@@ -12,6 +12,7 @@ from typing import Any
 
 from goondan_tasks.authoring.handoff import EventFields
 from goondan_tasks.client import AsyncClient, AsyncPendingCall, Client, PendingCall
+from goondan_tasks.client.approvals import ApprovalClient
 from goondan_tasks.client.bundles import BundleClient
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.operations import OperatorClient
@@ -61,7 +62,7 @@ All are subclasses of `goondan_tasks.errors.GoondanError`: `code`, `message`, `s
 |---|---|---|
 """
 
-_KINDS = (Client, OperatorClient, BundleClient, RequestClient, ClientConnection)
+_KINDS = (Client, ApprovalClient, OperatorClient, BundleClient, RequestClient, ClientConnection)
 #: the names of methods that both clients have
 METHODS = [
     name

@@ -103,6 +103,27 @@ def test_a_task_of_one_server_is_polled_at_another(
     assert doors.stack.client.record(created.task_id).outcome == "ok"
 
 
+def test_the_client_approves_a_held_call_with_other_arguments(doors: Doors) -> None:
+    async def use() -> Any:
+        async with doors.client("http", "auto", **ASKING) as client:
+            task = await task_of(client, "guarded__wipe", disk="sda")
+            asked = await reached(client, task.task_id, "input_required")
+            [key] = asked.input_requests
+            for wrong in ("[1]", "{", '{"disk": 7}', 7):
+                answer = {"action": "accept", "content": {"confirm": True, "arguments": wrong}}
+                with pytest.raises(MCPError, match="arg"):
+                    await respond(client, task.task_id, **{key: answer})
+            content = {"confirm": True, "arguments": '{"disk": "sdb"}'}
+            await respond(client, task.task_id, **{key: {"action": "accept", "content": content}})
+            return await reached(client, task.task_id, *ENDS)
+
+    ended = asyncio.run(use())
+    assert "sdb" in ended.result["content"][0]["text"]
+    record = doors.stack.client.record(ended.task_id)
+    assert record.call.edited is not None
+    assert (record.call.args, record.call.edited.asked) == ({"disk": "sdb"}, {"disk": "sda"})
+
+
 def test_the_client_approves_and_denies_held_calls(doors: Doors) -> None:
     async def use() -> list[Any]:
         async with doors.client("http", "auto", **ASKING) as client:

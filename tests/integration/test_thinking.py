@@ -214,6 +214,18 @@ def test_the_model_hears_of_a_call_that_is_approved_later(client: Client, model:
     assert '"event":"toolCall.completed"' in last.text
 
 
+def test_the_model_hears_that_a_person_has_changed_the_arguments(client: Client, model: ModelServer) -> None:
+    model.begin(in_turn(calling("desk__wipe", disk="sda"), Answer("I wait."), Answer("sdb is wiped.")))
+    assert ask(client, "student", "wipe it", "edited").output == "I wait."
+    [held] = [one for one in client.approvals("student") if one.call.instance_key == "edited"]
+    client.approve(held.id, "ann", {"disk": "sdb"})
+    wait_until(lambda: model.count == 3, PATIENCE)
+    last = model.requests[2].said[-1]
+    assert '"wiped":{"disk":"sdb"}' in last.text
+    assert '"args":{"disk":"sdb"}' in last.text
+    assert "A person changed the arguments of this call before they approved it." in last.text
+
+
 def test_the_model_hears_of_a_job_that_ends_later(client: Client, model: ModelServer) -> None:
     model.begin(in_turn(calling("desk__begin"), Answer("I wait."), Answer("It is done.")))
     turn = ask(client, "student", "begin it", "job")

@@ -30,7 +30,7 @@ _WORDS = {0: LOST, -1: CANCELLED}
 #: mailbox; the messages are those in its queue and in flight
 FIELDS = (
     "status", "token", "due", "lists", "messages", "attempt", "deadline", "verdict", "deaths", "completion",
-    "unstarted worker idempotent cancelled approval approved parked",
+    "unstarted worker idempotent cancelled approval approved parked edited",
 )  # fmt: skip
 #: answers that leave the record as it is
 _UNCHANGED = {"closed", "marked", "other", "unknown"}
@@ -140,6 +140,7 @@ class Conformance:
         bits = (
             record.is_unstarted, record.has_worker, record.is_idempotent, record.is_cancelled,
             record.is_approval, record.is_approved, record.is_parked and call_id not in self.loose,
+            record.is_edited,
         )  # fmt: skip
         more = "|".join(map(str, facts)) + "|" + "".join("01"[bit] for bit in bits)
         return f"{record.status}|{token}|{due}|{flags}|{counts}|{more}"
@@ -404,7 +405,9 @@ class Conformance:
 
     def _approve(self, _: list[str], given: list[str], answer: list[Any]) -> None:
         call_id = given[0]
-        ours, record = self._rules.approve(self._record(call_id), given[1], is_late=self._is_late(call_id))
+        ours, record = self._rules.approve(
+            self._record(call_id), given[1], is_late=self._is_late(call_id), is_edited=given[8] != ""
+        )
         if ours == "approved":
             self.deadlines[call_id] = int(float(given[4])) if given[4] else self.now + int(given[5])
         self._decided("approve", given, ours, record, answer)

@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+from broker_config import serializer
 from goondan_tasks.contract.errors import ToolCancelledError
 from goondan_tasks.contract.events import mailbox_of
 from goondan_tasks.contract.messages import ToolCallResult
@@ -171,6 +172,15 @@ def require_alone(world: World, one: KnownCall, held: Held) -> None:
             raise BrokenPromiseError(f"{world.name(one)} and {world.name(rival)} of one mailbox run at once")
     if one.call.agent_name == THINKER and len(one.begun) == 1:
         _require_first(world, one)
+    if held.claim.run.approved_by is not None and not one.is_damaged:
+        _require_approved_arguments(world, one, held)
+
+
+def _require_approved_arguments(world: World, one: KnownCall, held: Held) -> None:
+    """Raise BrokenPromiseError if an approved call runs with other arguments than its record has."""
+    wire = cast("bytes | None", world.redis.hget(world.ledger.keys.call(one.id), "call"))
+    if wire is not None and serializer.decode(wire)["args"] != held.claim.run.call.args:
+        raise BrokenPromiseError(f"{world.name(one)} begins with arguments that nobody has approved")
 
 
 def _rivals(world: World, held: Held) -> list[KnownCall]:

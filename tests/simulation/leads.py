@@ -55,8 +55,9 @@ def _note_answer(world: World, worker: Worker, job: LeadJob) -> None:
 
 def finish_by_lead(world: World, pick: Random) -> bool:
     """Send the results of a worker as its lead does."""
-    running = partial(
-        Worker.held_if, wanted=lambda held: held.has_begun and not is_event(held.claim.run.call)
+    running = partial(  # more follows from the ends of the others: they are sent alone
+        Worker.held_if,
+        wanted=lambda held: held.has_begun and not (is_event(held.claim.run.call) or held.claim.was_pending),
     )
     worker = world.awake(pick, running)
     if worker is None:

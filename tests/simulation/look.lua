@@ -19,7 +19,7 @@ for i = 5 + count, #ARGV, 3 do
   local id, agent = ARGV[i], ARGV[i + 1]
   local record = redis.pcall('HMGET', ns .. 'call:' .. id, 'status', 'token', 'attempt', 'deadline',
     'verdict', 'deaths', 'completion', 'notStarted', 'worker', 'idempotent', 'cancelled', 'approval',
-    'approved', 'parked', 'result', 'box')
+    'approved', 'parked', 'result', 'box', 'call')
   local due = number(redis.call('ZSCORE', ns .. 'due', id))
   local flags = bit(redis.call('ZSCORE', ns .. 'running:' .. agent, id))
     .. bit(redis.call('ZSCORE', ns .. 'pending:' .. agent, id))
@@ -35,6 +35,7 @@ for i = 5 + count, #ARGV, 3 do
     local completion = string.match(record[7] or '', '^%S+') or ''
     local bits = bit(record[8]) .. bit(record[9]) .. bit(record[10] == '1') .. bit(record[11])
       .. bit(record[12]) .. bit(record[13]) .. bit(record[14] and ARGV[i + 2] == '1')
+      .. bit(record[17] and string.find(record[17], '"asked":', 1, true))
     row = table.concat({row, number(record[3]), number(record[4]), record[5] or '',
       number(record[6] or '0'), completion, bits}, '|')
   end

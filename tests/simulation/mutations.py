@@ -284,6 +284,11 @@ _TABLE = [
     ),
     ("approve pushes no message", "redis.call('LPUSH', KEYS[6], ARGV[8])", ""),
     (
+        "approve keeps the arguments that were asked for",
+        "if ARGV[9] ~= '' then fields[9], fields[10] = 'call', ARGV[9] end\n",
+        "",
+    ),
+    (
         "give back loses messages",
         "local pushed = redis.pcall('RPUSH', queue, string.sub(entry, cut + 1))",
         "local pushed = 1",

@@ -123,14 +123,15 @@ def complete(world: World, pick: Random) -> bool:
 
 
 def approve(world: World, pick: Random) -> bool:
-    """Approve a call that waits for it, or deny it."""
+    """Approve a call that waits for it, half of the time with other arguments, or deny it."""
     one = world.choose(pick, world.calls.values())
     record = None if one is None or one.is_damaged else world.ledger.record(one.id)
     if one is None or record is None:
         return False
     try:
         if pick.random() < 0.7:
-            world.completions.approve(record, "ann")
+            edited = {**record.call.args, "edit": pick.randrange(3)} if pick.random() < 0.5 else None
+            world.completions.approve(record, "ann", edited)
         else:
             denied = Outcome(error=world.reaper.failure(_claim_of(record), ApprovalDeniedError("no")).error)
             world.completions.complete(one.id, denied, "ann", is_decision=True)

@@ -38,6 +38,8 @@ class Record(NamedTuple):
     completion: str | None = None
     is_approval: bool = False
     is_approved: bool = False
+    #: whether a person has changed its arguments
+    is_edited: bool = False
     is_parked: bool = False
     #: the token that was released or retried last; the one whose run is past its limit, while its worker
     #: cannot end it
@@ -159,7 +161,12 @@ class Rules:
             due="deadline", place="pending",
         )  # fmt: skip
         if is_approval:
-            pending = pending._replace(is_approval=True, completion=None, attempt=record.attempt - 1)
+            pending = pending._replace(
+                is_approval=True,
+                completion=None,
+                attempt=record.attempt - 1,
+                is_idempotent=record.is_idempotent,
+            )
         return "pending", pending
 
     def resolve(
@@ -184,8 +191,10 @@ class Rules:
             return "expired", record._replace(token=token, due="lease")
         return "taken", record._replace(completion=token, token=token, due="lease")
 
-    def approve(self, record: Record, token: str, *, is_late: bool) -> tuple[str, Record]:
-        """``approve.lua``: queue a call that waits for an approval."""
+    def approve(
+        self, record: Record, token: str, *, is_late: bool, is_edited: bool = False
+    ) -> tuple[str, Record]:
+        """``approve.lua``: queue a call that waits for an approval, with other arguments if it is edited."""
         if not record.status:
             return "unknown", record
         is_denied = record.is_approval and record.completion is not None
@@ -197,7 +206,7 @@ class Rules:
             return "expired", record._replace(token=token, due="lease")
         return "approved", record._replace(
             status="queued", is_approval=False, is_approved=True, token=None, has_worker=False,
-            due="deadline", place="", messages=record.messages + 1,
+            due="deadline", place="", messages=record.messages + 1, is_edited=is_edited,
         )  # fmt: skip
 
     def release(

@@ -8,6 +8,7 @@ the timer (:mod:`goondan_tasks.ledger.timer`) admits those for which time must p
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -19,7 +20,7 @@ from goondan_tasks.contract.calls import queue_element
 from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.messages import CallLogFields, ToolCall
 from goondan_tasks.fleet.pauses import Paused
-from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.claim_request import ClaimRequest, read_call
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import LimitAnswer, Limits, LimitScripts
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -105,7 +106,14 @@ class CallLimiter:
         return replace(claim, verdict=verdict, about=answer.about)
 
     def _asking(
-        self, call_id: str, call: ToolCall, limits: Limits, *, is_paused: bool = False, token: str = ""
+        self,
+        call_id: str,
+        call: ToolCall,
+        limits: Limits,
+        *,
+        is_paused: bool = False,
+        token: str = "",
+        is_on_record: bool = True,
     ) -> ScriptCall[LimitAnswer]:
         return self._limit_scripts.admit(
             call_id,
@@ -114,6 +122,7 @@ class CallLimiter:
             message=queue_element(call_id, call, serializer.encode(call.to_wire())),
             run_seconds=limits.run_seconds(call),
             token=token,
+            is_on_record=is_on_record,
         )
 
     def _log(self, fields: Mapping[str, Any], verdict: Verdict, answer: LimitAnswer) -> None:
@@ -123,13 +132,16 @@ class CallLimiter:
         self, request: ClaimRequest, limits: Limits, claim: MakeClaim, turn: MessageTurn, *, is_paused: bool
     ) -> Claim:
         call_id, call = request.call_id, request.call
-        script_call = self._asking(call_id, call, limits, is_paused=is_paused)
+        asking = partial(self._asking, call_id, limits=limits, is_paused=is_paused)
+        script_call = asking(call, is_on_record=False)
         with turn:  # calls wait for a limit in the order of their messages
-            while (answer := self.writer.ask(script_call)).word == "unknown":
-                if request.was_stored:
+            while (answer := self.writer.ask(script_call)).word in ("unknown", "approved"):
+                if answer.word == "approved":  # a person may have changed the arguments after the message
+                    script_call = asking(read_call(call_id, answer.about.encode()) or call)
+                elif request.was_stored:
                     return claim(request)  # absent
-                # a plain Celery producer queued it
-                self.writer.ask(self.ledger.submit(_submission(request), ""))
+                else:  # a plain Celery producer queued it
+                    self.writer.ask(self.ledger.submit(_submission(request), ""))
         if answer.word == "wait":
             return _waiting(request, answer)
         if answer.word == "go":

@@ -173,14 +173,17 @@ export class Approvals {
     this.#http = http;
   }
 
-  /** Yield them, the oldest first. */
-  list(options: ListOptions = {}): AsyncGenerator<ApprovalView, void, undefined> {
-    const { agent, signal } = options;
-    return items(this.#http, "/v1/approvals", { query: { agent }, signal });
+  /** Yield them, the oldest first; `tool` is a glob of names. */
+  list(options: ListOptions & { tool?: string } = {}): AsyncGenerator<ApprovalView, void, undefined> {
+    const { agent, tool, signal } = options;
+    return items(this.#http, "/v1/approvals", { query: { agent, tool }, signal });
   }
 
-  /** Approve a call, which then runs. `by`, another name than that of the token, needs the scope `admin`. */
-  async approve(id: string, options: Options & { by?: string } = {}): Promise<CallView> {
+  /**
+   * Approve a call, which then runs, with `args` if they are given, in place of its own.
+   * `by`, another name than that of the token, needs the scope `admin`.
+   */
+  async approve(id: string, options: Options & { by?: string; args?: DecisionBody["args"] } = {}): Promise<CallView> {
     return await this.#decide(id, "approve", options);
   }
 

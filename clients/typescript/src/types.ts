@@ -96,10 +96,13 @@ export interface ApprovalView {
   expiresAt: string | null;
   handle: string | null;
   approvedBy: string | null;
+  edited: EditView | null;
   replayedBy: string | null;
   progress: Progress | null;
   outputFile: string | null;
   args: unknown;
+  /** Whether it may run again if its worker dies; null if that is not known. */
+  idempotent?: boolean | null;
 }
 
 /** An act that was done: who did it, when, by which door, to what. */
@@ -184,6 +187,7 @@ export interface CallView {
   expiresAt: string | null;
   handle: string | null;
   approvedBy: string | null;
+  edited: EditView | null;
   replayedBy: string | null;
   progress: Progress | null;
   outputFile: string | null;
@@ -210,11 +214,29 @@ export interface DecisionBody {
   by?: string;
   /** Of a denial: the agent reads it. */
   reason?: string;
+  /** Of an approval: arguments that replace those of the call. The agent is told. */
+  args?: Record<string, unknown> | null;
 }
 
 /** What was done, where nothing else is to be said. */
 export interface Done {
   id: string;
+}
+
+/** A person's change of arguments, with an approval: those that were asked for, and those that run. */
+export interface EditView {
+  by: string;
+  at: string;
+  asked?: unknown;
+  args: unknown;
+}
+
+/** What a result says of such a change: `args` are the arguments that it belongs to. */
+export interface EditedArguments {
+  by: string;
+  at: string;
+  args?: unknown;
+  note: string;
 }
 
 /** Why there is no other answer. `error.code` names the page that `error.helpUrl` leads to. */
@@ -580,6 +602,7 @@ export interface ToolAnswered {
   error?: ToolCallError | null;
   durationMs?: number | null;
   awaits?: "completion" | "approval" | null;
+  edited?: EditedArguments | null;
 }
 
 /** Why a call failed (004, ToolCallResultError). `message` is at most errorMessageLimit characters. */
@@ -657,6 +680,7 @@ export interface TraceNode {
   waitingFor?: string | null;
   awaits?: string | null;
   approvedBy?: string | null;
+  isEdited: boolean;
   parentId?: string | null;
   rootId?: string | null;
   replayOf?: string | null;

@@ -4,19 +4,22 @@
 -- It is harmless to run this twice.
 -- KEYS  call, due, running:<agent>
 -- ARGV  terms of limits (permits.lua), id, agent, queue, its wake-up key, limits, the message to push when the call is
---       admitted, TTL of what it holds (s), token of the caller's claim ('' = none)
--- Returns {word, about, now (ms)}, as `ask` in permits.lua does; one word more is unknown: the call has no record yet.
+--       admitted, TTL of what it holds (s), token of the caller's claim ('' = none), '1' if the caller's call is that of
+--       the record
+-- Returns {word, about, now (ms)}, as `ask` in permits.lua does; two words more are unknown: the call has no record yet;
+-- approved: it is the record's call that runs, which is told; ask again with that, since its arguments may be others.
 -- permits.lua and queueing.lua are put before this.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local limits = open_limits(ARGV[1], now)
 local record = redis.call('HMGET', KEYS[1], 'status', 'queuedAt', 'deadline', 'waiting', 'attempt', 'token',
-  'cancelled')
+  'cancelled', 'approved', 'call')
 if not record[1] then return {'unknown', '', now} end
 local is_claimed = record[1] == 'running' and record[6] == ARGV[9]
 -- the claim, or the mark, will decide about it; it takes no permit
 local is_over = record[1] ~= 'queued' or tonumber(record[3]) < now -- as claiming.lua says
 if is_claimed and record[7] or not is_claimed and is_over then return {'go', '', now} end
+if record[8] and record[9] and ARGV[10] ~= '1' then return {'approved', record[9], now} end
 -- the run that it is claimed for has not begun
 local runs = (tonumber(record[5]) or 0) - (is_claimed and 1 or 0)
 -- calls that are not queued do not wait

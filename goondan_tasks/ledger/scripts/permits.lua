@@ -431,6 +431,10 @@ local function open_limits(terms, now)
   local function release(limit, run)
     local id, key, state = run.id, holders .. limit.name, states .. limit.name
     if limit.kind == 'paused' or limit.kind == 'tokens' then return end
+    if limit.kind == 'key' and run.gives_up_key then
+      if redis.call('HGET', state, 'owner') == id then redis.call('HDEL', state, 'owner') end
+      return
+    end
     if limit.kind == 'key' then -- calls with the same key wait for the final result of a pending one
       local least = run.pending_ttl and math.max(ttl, run.pending_ttl) or 0
       if redis.call('TTL', state) < least then redis.call('EXPIRE', state, least) end
@@ -451,7 +455,7 @@ local function open_limits(terms, now)
   -- start is not counted. A limit whose keys are damaged is left to a look. This is harmless twice, and comes before the
   -- record of the run forgets its limits: if the script is broken off between, another one releases them.
   -- run  id, token, limits (text), has_begun (whether it counts for a rate), pending_ttl (of its record, in s, if it is
-  --      pending from now on)
+  --      pending from now on), gives_up_key (whether it must be approved, and has never run)
   local left = {}
   local function leave(run)
     for _, limit in ipairs(limits_of(run.limits)) do

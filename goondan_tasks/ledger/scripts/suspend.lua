@@ -5,9 +5,10 @@
 --       '1' if it waits for an approval, the interim result as JSON, terms of limits (permits.lua)
 -- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled; or the completion that came before the
 -- handler returned: then the caller keeps the claim and must store it. It holds no permits
--- meanwhile, but the calls with its idempotencyKey wait for it. ttl.lua and permits.lua are put before this.
+-- meanwhile, but the calls with its idempotencyKey wait for it. One that must be approved gives up its key, too: it takes
+-- that of the arguments which were approved. ttl.lua and permits.lua are put before this.
 local record = redis.call('HMGET', KEYS[1], 'token', 'producers', 'cancelled', 'completion', 'celery', 'permits',
-  'notStarted')
+  'notStarted', 'attempt')
 if record[1] ~= ARGV[2] then return 0 end
 if record[3] then return -1 end
 local is_approval = ARGV[10] == '1'
@@ -17,7 +18,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = math.ceil(ARGV[5] + math.max(0, ARGV[4] - now) / 1000)
 local limits = record[6] and open_limits(ARGV[12], now)
 if limits then
-  limits.leave({id = ARGV[1], token = ARGV[2], limits = record[6], has_begun = not record[7], pending_ttl = ttl})
+  limits.leave({id = ARGV[1], token = ARGV[2], limits = record[6], has_begun = not record[7], pending_ttl = ttl,
+    gives_up_key = is_approval and record[8] == '1'})
 end
 -- what it waits for comes with the status: a call that is only pending could never be approved
 local fields = {'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9], 'result', ARGV[11]}
@@ -31,7 +33,9 @@ redis.call('HSET', KEYS[1], unpack(fields))
 -- what does not reach `due` is written there by a sweep, at the end of the lease or when it makes `due` again
 redis.pcall('ZADD', KEYS[2], ARGV[4], ARGV[1])
 keep_for(KEYS[2], ttl)
-redis.call('HDEL', KEYS[1], 'token', 'verdict', 'notStarted', 'idempotent', 'maxAttempts', 'deaths', 'retried')
+redis.call('HDEL', KEYS[1], 'token', 'verdict', 'notStarted', 'maxAttempts', 'deaths', 'retried')
+-- who approves a call sees whether it may run again
+if not is_approval then redis.call('HDEL', KEYS[1], 'idempotent') end
 redis.call('EXPIRE', KEYS[1], ttl)
 redis.pcall('ZREM', KEYS[3], ARGV[1]) -- these are only lists: if one is damaged, the call is pending all the same
 local indexes = {KEYS[5]}

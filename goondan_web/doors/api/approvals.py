@@ -2,12 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from goondan_tasks.client import AsyncClient
-from goondan_tasks.contract.errors import CallClosedError, CallNotFoundError, CallNotPendingError
+from goondan_tasks.contract.errors import (
+    CallClosedError,
+    CallNotFoundError,
+    CallNotPendingError,
+    PayloadTooLargeError,
+    ToolInputValidationError,
+)
 from goondan_tasks.contract.failure import LONGEST_NAME
 from goondan_tasks.fleet.http_tokens import ADMIN
 from goondan_tasks.ledger.record import CallRecord
@@ -21,11 +27,20 @@ class ApprovalView(CallView):
     """A call that waits for an approval, with what it would do."""
 
     args: Any
+    idempotent: bool | None = Field(
+        None, description="Whether it may run again if its worker dies; null if that is not known."
+    )
 
     @classmethod
     def of(cls, record: CallRecord) -> "ApprovalView":
         """Return the view of the record of a call."""
-        return cls(**dict(CallView.of(record)), args=record.call.args)
+        return cls(**dict(CallView.of(record)), args=record.call.args, idempotent=record.is_idempotent)
+
+
+class ApprovalListing(AgentListing):
+    """What narrows the calls that wait."""
+
+    tool: str | None = Field(None, description="Only calls of matching tools: a glob such as `bash__*`.")
 
 
 class DecisionBody(Sent):
@@ -38,6 +53,16 @@ class DecisionBody(Sent):
         description="Who decides. Default: the name of the token; only `admin` may give another.",
     )
     reason: str = Field("", description="Of a denial: the agent reads it.")
+    args: dict[str, Any] | None = Field(
+        None,
+        description="Of an approval: arguments that replace those of the call. The agent is told.",
+    )
+
+    @model_validator(mode="after")
+    def _only_approvals_have_args(self) -> Self:
+        if self.decision == "deny" and self.args is not None:
+            raise ValueError("args go with the decision approve")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +73,8 @@ class Approvals:
 
     async def list_approvals(self, asked: Asked) -> Reply:
         """List the calls that wait for an approval, the oldest first."""
-        query: AgentListing = asked.query
-        waiting = await self.client.approvals(query.agent)
+        query: ApprovalListing = asked.query
+        waiting = await self.client.approvals(query.agent, tool=query.tool)
         return Reply(page_of(waiting, query, lambda one: [one.suspended_at or 0, one.id], ApprovalView.of))
 
     async def decide_approval(self, asked: Asked) -> Reply:
@@ -62,7 +87,7 @@ class Approvals:
             )
         by = body.by or caller.name
         if body.decision == "approve":
-            await self.client.approve(call_id, by)
+            await self.client.approve(call_id, by, body.args)
         else:
             await self.client.deny(call_id, body.reason, by)
         return Reply(CallView.of(await self.client.record(call_id)))
@@ -77,7 +102,7 @@ class Approvals:
                 "read",
                 self.list_approvals,
                 {200: Content("A page.", Page[ApprovalView])},
-                query=AgentListing,
+                query=ApprovalListing,
             ),
             Operation(
                 "POST",
@@ -86,7 +111,13 @@ class Approvals:
                 "approve",
                 self.decide_approval,
                 {200: Content("The call, as it is now.", CallView)},
-                (CallNotFoundError, CallClosedError, CallNotPendingError),
+                (
+                    CallNotFoundError,
+                    CallClosedError,
+                    CallNotPendingError,
+                    ToolInputValidationError,
+                    PayloadTooLargeError,
+                ),
                 body=DecisionBody,
             ),
         ]

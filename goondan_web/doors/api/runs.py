@@ -9,7 +9,14 @@ from urllib.parse import quote
 from goondan_tasks.client import AsyncClient, AsyncPendingCall
 from goondan_tasks.contract.calls import Status
 from goondan_tasks.contract.errors import WaitTimeout
-from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, WireModel, iso_time
+from goondan_tasks.contract.messages import (
+    ArgumentEdit,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    WireModel,
+    iso_time,
+)
 from goondan_tasks.contract.output import Progress
 from goondan_tasks.history.attempts import time_of
 from goondan_tasks.ledger.record import CallRecord
@@ -69,6 +76,17 @@ class TurnView(RunView):
         )
 
 
+class EditView(ArgumentEdit):
+    """A person's change of arguments, with an approval: those that were asked for, and those that run."""
+
+    args: Any
+
+    @classmethod
+    def of(cls, call: ToolCall) -> Self | None:
+        """Return the change of a call's arguments, if there is one."""
+        return None if call.edited is None else cls(**dict(call.edited), args=call.args)
+
+
 class CallView(RunView):
     """A call of an agent's tool."""
 
@@ -78,6 +96,8 @@ class CallView(RunView):
     expires_at: str | None
     handle: str | None
     approved_by: str | None
+    #: if a person has changed its arguments with the approval
+    edited: EditView | None
     replayed_by: str | None
     progress: Progress | None
     #: the file in the workdir with an output that is too large for ``output``; the link has it, too
@@ -94,6 +114,7 @@ class CallView(RunView):
             expires_at=time_of(record.expires_at),
             handle=record.handle,
             approved_by=record.approved_by,
+            edited=EditView.of(record.call),
             replayed_by=record.replayed_by,
             progress=record.progress,
             output_file=None if result is None else result.meta.output_file,

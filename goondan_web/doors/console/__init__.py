@@ -31,6 +31,7 @@ from goondan_web.door import Access, Door, DoorContext
 from goondan_web.doors.api.operations import RawRoute
 from goondan_web.doors.console import (
     acts,
+    approvals,
     audit,
     bundle,
     calls,
@@ -66,13 +67,14 @@ PAGES: tuple[View, ...] = (
     *fleet.PAGES,
     *calls.PAGES,
     *traces.PAGES,
+    *approvals.PAGES,
     *instances.PAGES,
     *trials.PAGES,
     *audit.PAGES,
     *bundle.PAGES,
     *usage.PAGES,
 )
-ACTS: tuple[Act, ...] = (*acts.ACTS, *trials.ACTS, *bundle.ACTS)
+ACTS: tuple[Act, ...] = (*acts.ACTS, *approvals.ACTS, *trials.ACTS, *bundle.ACTS)
 
 
 @contextmanager

@@ -9,11 +9,11 @@ from goondan_tasks.contract.errors import (
     NotReplayableError,
     ToolInputValidationError,
 )
-from goondan_tasks.fleet.http_tokens import ADMIN, APPROVE, CALL
+from goondan_tasks.fleet.http_tokens import ADMIN, CALL
 from goondan_tasks.ledger.record import CallRecord
-from goondan_web.doors.console.asking import Act, Acting
+from goondan_web.doors.console.asking import Act, Acting, after
 from goondan_web.doors.console.calls import kind_of
-from goondan_web.doors.console.rendering import PATH, at
+from goondan_web.doors.console.rendering import PATH
 
 #: what each act says afterwards, by the word in the address of the page that it leads to
 _SAID: Mapping[str, str] = MappingProxyType(
@@ -22,6 +22,8 @@ _SAID: Mapping[str, str] = MappingProxyType(
         "completed": "The call is completed.",
         "approved": "The call is approved, and runs.",
         "denied": "The call is denied, and has ended.",
+        "approved-all": "The calls that still waited are approved, and run.",
+        "denied-all": "The calls that still waited are denied, and have ended.",
         "replayed": "The dead letters run again, as new calls.",
         "dropped": "The dead letters are dropped; their records stay until they expire.",
         "paused": "It is paused: what waits stays in its queue, and what runs goes on.",
@@ -40,22 +42,18 @@ def said(word: str | None) -> str | None:
     return _SAID.get(word or "")
 
 
-def _after(word: str, *parts: str) -> str:
-    return f"{at(*parts)}?done={word}"
-
-
 def cancel(acting: Acting) -> str:
     """Cancel a call."""
     _calling(acting)
     acting.client.cancel(acting.path["id"])
-    return _after("cancelled", "calls", acting.path["id"])
+    return after("cancelled", "calls", acting.path["id"])
 
 
 def resolve(acting: Acting) -> str:
     """Complete a pending call with the output of the form, which is JSON."""
     _calling(acting)
     acting.client.resolve(acting.path["id"], acting.json("output", b"null"))
-    return _after("completed", "calls", acting.path["id"])
+    return after("completed", "calls", acting.path["id"])
 
 
 def fail(acting: Acting) -> str:
@@ -64,7 +62,7 @@ def fail(acting: Acting) -> str:
     if not (message := acting.text("message")):
         raise ToolInputValidationError("The error needs a message.")
     acting.client.fail(acting.path["id"], {"message": message})
-    return _after("completed", "calls", acting.path["id"])
+    return after("completed", "calls", acting.path["id"])
 
 
 def _calling(acting: Acting) -> None:
@@ -72,32 +70,18 @@ def _calling(acting: Acting) -> None:
         acting.require(CALL + acting.client.record(acting.path["id"]).call.agent_name)
 
 
-def approve(acting: Acting) -> str:
-    """Approve a call, in the caller's name."""
-    acting.require(APPROVE)
-    acting.client.approve(acting.path["id"], acting.caller.person)
-    return _after("approved", "approvals")
-
-
-def deny(acting: Acting) -> str:
-    """Deny a call, with a reason that the agent reads."""
-    acting.require(APPROVE)
-    acting.client.deny(acting.path["id"], acting.text("reason"), acting.caller.person)
-    return _after("denied", "approvals")
-
-
 def replay(acting: Acting) -> str:
     """Run one dead letter again, even one that was replayed before."""
     acting.require(ADMIN)
     call = acting.client.replay(acting.path["id"], again=True)
-    return _after("replayed", "calls", call.id)
+    return after("replayed", "calls", call.id)
 
 
 def drop(acting: Acting) -> str:
     """Drop one dead letter."""
     acting.require(ADMIN)
     acting.client.drop(acting.path["id"])
-    return _after("dropped", "dead-letters")
+    return after("dropped", "dead-letters")
 
 
 def replay_group(acting: Acting) -> str:
@@ -119,7 +103,7 @@ def _each(acting: Acting, word: str, act: Callable[[CallRecord], object]) -> str
                 act(letter)
             except (CallClosedError, CallNotFoundError, NotReplayableError):
                 continue  # another person was faster, or its record has expired: the page shows what is left
-    return _after(word, "dead-letters")
+    return after(word, "dead-letters")
 
 
 def _administered(word: str, page: str, act: Callable[[Acting], object]) -> Callable[[Acting], str]:
@@ -128,7 +112,7 @@ def _administered(word: str, page: str, act: Callable[[Acting], object]) -> Call
     def administer(acting: Acting) -> str:
         acting.require(ADMIN)
         act(acting)
-        return _after(word, page)
+        return after(word, page)
 
     return administer
 
@@ -169,8 +153,6 @@ ACTS = (
     Act(f"{PATH}/calls/{{id}}/cancel", cancel),
     Act(f"{PATH}/calls/{{id}}/resolve", resolve),
     Act(f"{PATH}/calls/{{id}}/fail", fail),
-    Act(f"{PATH}/approvals/{{id}}/approve", approve),
-    Act(f"{PATH}/approvals/{{id}}/deny", deny),
     Act(f"{PATH}/dead-letters/{{id}}/replay", replay),
     Act(f"{PATH}/dead-letters/{{id}}/drop", drop),
     Act(f"{PATH}/dead-letters/replay", replay_group),

@@ -12,7 +12,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.fleet.http_tokens import READ
 from goondan_web.callers import Caller, MissingScopeError
-from goondan_web.doors.console.rendering import PATH, Shown
+from goondan_web.doors.console.rendering import PATH, Shown, at
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,11 @@ class Acting:
         """
         if not self.caller.may(scope):
             raise MissingScopeError(f"{self.caller.name} lacks the scope {scope}.")
+
+
+def after(word: str, *parts: str) -> str:
+    """Return the address of a page that says what was done, by its word."""
+    return f"{at(*parts)}?done={word}"
 
 
 #: blocks; raises errors of the tree

@@ -1,6 +1,5 @@
-"""Pages about calls: lists of them, one of them, traces, approvals and dead letters."""
+"""Pages about calls: lists of them, one of them, traces and dead letters."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,12 +11,12 @@ from broker_config import serializer
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import JsonObject
-from goondan_tasks.contract.redaction import hidden_by_place, hidden_in_log
 from goondan_tasks.history.attempts import time_of
 from goondan_tasks.ledger.call_filter import SEARCHED, STATUSES
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.console.asking import Asking, View
-from goondan_web.doors.console.rendering import PATH, SECURITY, SHOWN_CHARACTERS, Shown, at
+from goondan_web.doors.console.rendering import PATH, SECURITY, Shown, at
+from goondan_web.doors.console.values import diff_of, editable, shown_json
 
 #: how many rows a list shows, unless its address asks for more
 USUAL_ROWS = 50
@@ -61,29 +60,20 @@ def show_call(asking: Asking) -> Shown:
     args, output = shown_json(record.call.args), None
     if story.output is not None and record.result is not None:
         output = shown_json(serializer.decode(record.result).get("output"))
-    data = {"story": story, "args": args, "output": output, "isEvent": is_event(record.call)}
+    data = {
+        "story": story,
+        "args": args,
+        "form": editable(record.call.args) if story.awaits == "approval" else None,
+        "edited": diff_of(record.call),
+        "output": output,
+        "isEvent": is_event(record.call),
+    }
     return Shown("call.html", f"{story.tool} of {story.agent}", data)
 
 
 def list_traces(asking: Asking) -> Shown:
     """Show the latest traces."""
     return Shown("traces.html", "Traces", {"traces": asking.client.traces(USUAL_ROWS)})
-
-
-def list_approvals(asking: Asking) -> Shown:
-    """Show the calls that wait for a person, the oldest first."""
-    agent = asking.chosen("agent")
-    found = asking.client.approvals(agent)
-    rows = [
-        {
-            **row_of(record),
-            "since": time_of(record.suspended_at),
-            "args": shown_json(record.call.args),
-        }
-        for record in found[:USUAL_ROWS]
-    ]
-    data = {"rows": rows, "count": len(found), "agent": agent}
-    return Shown("approvals.html", "Approvals", data)
 
 
 def list_dead_letters(asking: Asking) -> Shown:
@@ -147,16 +137,6 @@ def failures(asking: Asking, seconds: float) -> list[dict[str, Any]]:
     ]
 
 
-def shown_json(value: Any) -> dict[str, Any]:
-    """Return a JSON value as text for people, without secrets: its beginning, and its size in bytes."""
-    hidden = hidden_in_log(value)
-    text = hidden_by_place(
-        hidden if isinstance(hidden, str) else json.dumps(hidden, ensure_ascii=False, indent=2)
-    )
-    size = len(serializer.encode(value))
-    return {"text": text[:SHOWN_CHARACTERS], "size": size, "isCut": len(text) > SHOWN_CHARACTERS}
-
-
 def _agents(asking: Asking) -> list[str]:
     return sorted(asking.client.agents())
 
@@ -173,7 +153,6 @@ PAGES = (
     View(f"{PATH}/calls", list_calls),
     View(f"{PATH}/calls/{{id}}", show_call),
     View(f"{PATH}/traces", list_traces),
-    View(f"{PATH}/approvals", list_approvals),
     View(f"{PATH}/dead-letters", list_dead_letters),
     View(f"{PATH}/search", search),
 )

@@ -13,8 +13,9 @@ from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.messages import JsonObject, Message
 from goondan_tasks.contract.model_messages import told_text
 from goondan_tasks.ledger.record import CallRecord
-from goondan_web.doors.console.calls import row_of, shown_json
+from goondan_web.doors.console.calls import row_of
 from goondan_web.doors.console.rendering import at, rendered_part
+from goondan_web.doors.console.values import shown_json
 from goondan_web.event_streams import frame, until
 
 #: how many characters of arguments stand beside the name of a tool

@@ -12,9 +12,10 @@ from goondan_tasks.history.attempts import time_of
 from goondan_tasks.history.mailbox import Mailbox
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.console.asking import Asking, View
-from goondan_web.doors.console.calls import USUAL_ROWS, row_of, shown_json
+from goondan_web.doors.console.calls import USUAL_ROWS, row_of
 from goondan_web.doors.console.chat import shown_messages
 from goondan_web.doors.console.rendering import PATH, Shown
+from goondan_web.doors.console.values import shown_json
 
 #: the most instances that a list shows
 _MOST_INSTANCES = 1_000

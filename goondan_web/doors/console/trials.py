@@ -7,8 +7,8 @@ from typing import Any
 from goondan_tasks.contract.errors import ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.fleet.http_tokens import CALL
 from goondan_web.doors.console.asking import Act, Acting, Asking, View
-from goondan_web.doors.console.calls import shown_json
 from goondan_web.doors.console.rendering import PATH, Shown, at
+from goondan_web.doors.console.values import shown_json
 
 #: how long the events of what is tried can be followed
 _KEEP_SECONDS = 3_600

@@ -20,7 +20,11 @@ PROTOCOL_VERSION = "1.0"
 #: what the payload of a resume entry says about an approval
 DECISION_SCHEMA: JsonObject = {
     "type": "object",
-    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
+    "properties": {
+        "approved": {"type": "boolean"},
+        "reason": {"type": "string"},
+        "editedArgs": {"type": "object", "description": "Replaces all arguments of the call."},
+    },
     "required": ["approved"],
 }
 
@@ -120,6 +124,9 @@ def _answered(event: ToolAnswered) -> Iterator[JsonObject]:
     """Yield the final result of a call; the interim one of a pending call is none."""
     if event.status == "pending":
         return
+    if event.edited is not None:
+        edited = {"toolCallId": event.call_id, **event.edited.to_wire()}
+        yield {"type": "CUSTOM", "name": "goondan.edited", "value": edited}
     failed = None if event.error is None else {"error": event.error.to_wire()}
     yield {
         "type": "TOOL_CALL_RESULT",
@@ -138,4 +145,5 @@ def _interrupt(call: HeldCall) -> JsonObject:
         "toolCallId": call.call_id,
         "responseSchema": DECISION_SCHEMA,
         "metadata": {"tool": call.tool, "args": call.args},
+        **({} if call.expires_at is None else {"expiresAt": call.expires_at}),
     }

@@ -31,6 +31,7 @@ from goondan_tasks.contract.events import completion_id, is_event
 from goondan_tasks.contract.messages import JsonObject, ToolCallError
 from goondan_tasks.contract.names import call_identity
 from goondan_tasks.fleet.http_tokens import READ
+from goondan_tasks.history.attempts import time_of
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.callers import Caller
 
@@ -46,6 +47,8 @@ class Decision:
     call_id: str
     is_approved: bool
     reason: str = ""
+    #: of an approval: what replaces the arguments
+    args: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class HeldCall:
     call_id: str
     tool: str
     args: Any
+    #: until when it waits; ISO 8601
+    expires_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +254,7 @@ class Runs:
     def _decide(self, decision: Decision, by: str) -> None:
         with suppress(CallNotPendingError, CallClosedError):  # decided already
             if decision.is_approved:
-                self._client.approve(decision.call_id, by)
+                self._client.approve(decision.call_id, by, decision.args)
             else:
                 self._client.deny(decision.call_id, decision.reason, by)
 
@@ -268,7 +273,8 @@ class Runs:
                 for call_id in seen.taken():
                     record = await self._async_client.record(call_id)
                     if record.awaits == "approval" and record.status not in ENDED:
-                        held.append(HeldCall(call_id, record.call.tool_name, record.call.args))
+                        until = time_of(record.expires_at)
+                        held.append(HeldCall(call_id, record.call.tool_name, record.call.args, until))
                     else:
                         begun.append(_Continued(self._client, record, _nothing))
                 if not begun:

@@ -89,6 +89,8 @@ def _part(piece: Piece) -> Iterator[JsonObject]:
 def _answered(event: ToolAnswered) -> Iterator[JsonObject]:
     """Yield the final result of a call; the interim one of a pending call is none."""
     call = {"toolCallId": event.call_id}
+    if event.edited is not None:
+        yield {"type": "data-edited", "data": {**call, **event.edited.to_wire()}}
     if event.status == "ok":
         yield {"type": "tool-output-available", **call, "output": event.output, "dynamic": True}
     elif event.error is not None and event.error.code == ApprovalDeniedError.code:

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import re
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -149,6 +150,87 @@ def test_approvals_are_decided_by_forms(browser: TestClient, client: Client) -> 
     assert approved.result(PATIENCE, wait_pending=True).output == {"wiped": "sda"}
     assert "not today" in browser.get(f"/console/calls/{denied.id}").text
     assert (late.status_code, "E_CALL_CLOSED" in late.text) == (409, True)
+
+
+def test_arguments_are_changed_in_a_form_before_they_are_approved(
+    browser: TestClient, client: Client
+) -> None:
+    call = held(client, "console-edited")
+    for page in ("approvals", f"calls/{call.id}"):
+        form = re.search(
+            r'<textarea name="args"[^>]*>(.*?)</textarea>', browser.get(f"/console/{page}").text, re.S
+        )
+        assert form is not None
+        assert json.loads(html.unescape(form[1])) == {"disk": "sda"}
+    path = f"/console/approvals/{call.id}/approve"
+    for wrong in ('{"disk": 7}', "[1]", "{", "null", '{"disk": "***"}'):
+        assert browser.post(path, data={"args": wrong}).status_code == 400, wrong
+    assert client.record(call.id).awaits == "approval"
+
+    page = post(browser, f"approvals/{call.id}/approve", args='{"disk": "sdb"}')
+
+    assert call.result(PATIENCE, wait_pending=True).output == {"wiped": "sdb"}
+    assert "What this machine has changed" in page or "has changed" in page
+    page = html.unescape(browser.get(f"/console/calls/{call.id}").text)
+    assert re.search(r'class="removed">-\s+"disk": "sda"', page)
+    assert re.search(r'class="added">\+\s+"disk": "sdb"', page)
+    program = browser.get(f"/console/calls/{call.id}?format=json").json()
+    assert (program["story"]["askedArgs"]["text"], program["edited"]["asked"]["size"]) == (
+        '{"disk":"sda"}',
+        14,
+    )
+
+
+def test_secrets_are_not_in_the_form_and_stay_as_they_are(browser: TestClient, client: Client) -> None:
+    args = {
+        "disk": "sda",
+        "password": "hunter2",
+        "urls": ["http://a:b@host/", "plain"],
+        "deep": {"token": "t0ken"},
+    }
+    call = client.submit("builder", "guarded__wipe", args, instance_key="console-secrets")
+    assert call.result(PATIENCE).meta.awaits == "approval"
+    page = html.unescape(browser.get(f"/console/calls/{call.id}").text)
+    form = re.search(r'<textarea name="args"[^>]*>(.*?)</textarea>', page, re.S)
+    assert form is not None
+    shown = json.loads(form[1])
+    assert not re.search("hunter2|a:b@|t0ken", page)
+    moved = {**shown, "disk": shown["password"]}
+    refused = browser.post(f"/console/approvals/{call.id}/approve", data={"args": json.dumps(moved)})
+    assert (refused.status_code, "where no secret stood" in refused.text) == (400, True)
+
+    post(browser, f"approvals/{call.id}/approve", args=json.dumps({**shown, "disk": "sdb"}))
+
+    call.result(PATIENCE, wait_pending=True)
+    assert client.record(call.id).call.args == {**args, "disk": "sdb"}
+
+
+def test_all_of_a_filter_are_decided_after_a_look_at_what_it_selects(
+    browser: TestClient, client: Client
+) -> None:
+    calls = [held(client, f"console-all-{number}") for number in range(3)]
+    page = html.unescape(browser.get("/console/approvals?agent=builder&tool=guarded__w*").text)
+    assert re.search(r"It approves \d+ . guarded__wipe of builder\. \d+ are not idempotent\.", page)
+    assert "not idempotent" in page
+    shown = browser.get("/console/approvals?tool=guarded__w*&format=json").json()
+    assert {call.id for call in calls} <= set(shown["all"]["ids"].split())
+    assert browser.get("/console/approvals?tool=no__*&format=json").json()["count"] == 0
+    assert "Show all" in browser.get("/console/approvals?tool=no__*").text
+    late = held(client, "console-all-late")
+
+    assert "that still waited are denied" in post(
+        browser, "approvals/deny", ids=" ".join(call.id for call in calls[:2]), reason="enough"
+    )
+    assert "that still waited are approved" in post(
+        browser, "approvals/approve", ids=" ".join(call.id for call in calls)
+    )
+
+    ends = [call.result(PATIENCE, wait_pending=True) for call in calls]
+    assert [one.error and one.error.code for one in ends] == ["E_APPROVAL_DENIED", "E_APPROVAL_DENIED", None]
+    assert client.record(late.id).awaits == "approval"
+    late.cancel()
+    too_many = browser.post("/console/approvals/approve", data={"ids": "x " * 201})
+    assert too_many.status_code == 400
 
 
 def test_tool_is_tried_and_its_pending_call_completed_or_failed(browser: TestClient, client: Client) -> None:

@@ -302,6 +302,27 @@ def test_an_approval_interrupts_the_run_and_the_next_run_carries_it_out(
     assert again[-1]["result"] == "It is open."
 
 
+def test_a_call_is_approved_with_other_arguments_and_the_page_is_told(
+    client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
+) -> None:
+    answer = asking.submit(pages.post, AGENT, json=run_input(thread))
+    record = interrupted(client, redis, thread, answer)
+    [interrupt] = sent(answer.result(PATIENCE))[-1]["outcome"]["interrupts"]
+    assert "editedArgs" in interrupt["responseSchema"]["properties"]
+    assert interrupt["expiresAt"] > record.call.to_wire().get("notBefore", "2026")
+    payload = {"approved": True, "editedArgs": {"door": "back"}}
+    entry = {"interruptId": record.id, "status": "resolved", "payload": payload}
+    resumed = asking.submit(
+        pages.post, AGENT, json=run_input(thread, runId="r-2", messages=[], resume=[entry])
+    )
+    event = received(client, thread)
+    client.reply(event, "It is open.")
+    events = sent(resumed.result(PATIENCE))
+    assert event.input["edited"]["args"] == {"door": "back"}
+    assert kinds(events)[1:3] == ["CUSTOM", "TOOL_CALL_RESULT"]
+    assert (events[1]["name"], events[1]["value"]["args"]) == ("goondan.edited", {"door": "back"})
+
+
 def test_the_user_of_a_chat_denies_a_call(
     client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
 ) -> None:
@@ -363,6 +384,7 @@ def test_a_chat_that_is_loaded_again_goes_on_with_its_open_turn(
 
 
 USER = {"id": "m", "role": "user"}
+EDITED_WRONGLY = {"approved": True, "editedArgs": [1]}
 
 
 @pytest.mark.parametrize(
@@ -384,6 +406,7 @@ USER = {"id": "m", "role": "user"}
         ({"messages": [{"id": "m", "role": "tool", "toolCallId": "c", "content": 7}]}, "not only text"),
         ({"resume": [{"interruptId": "c", "status": "maybe"}]}, "resume"),
         ({"resume": [{"interruptId": "c", "status": "resolved", "payload": "yes"}]}, "resume"),
+        ({"resume": [{"interruptId": "c", "status": "resolved", "payload": EDITED_WRONGLY}]}, "resume"),
     ],
 )
 def test_what_is_no_run_is_refused_before_the_stream(

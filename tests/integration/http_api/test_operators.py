@@ -46,6 +46,27 @@ def test_approvals_are_listed_and_decided_once(http: TestClient, client: Client)
     assert late.status_code == 409
 
 
+def test_call_is_approved_with_other_arguments(http: TestClient, client: Client) -> None:
+    call = held(client, "approval-edited")
+    path, approve = f"/v1/approvals/{call.id}", {"decision": "approve", "by": "ann"}
+
+    for wrong in ({"disk": 7}, {"disc": "sdb"}, [1], "sdb"):
+        refused = http.post(path, json={**approve, "args": wrong})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "E_TOOL_INVALID_ARGS"), wrong
+    assert http.post(path, json={"decision": "deny", "args": {}}).status_code == 400
+    [waiting] = [
+        one for one in http.get("/v1/approvals?tool=guarded__w*").json()["items"] if one["id"] == call.id
+    ]
+    assert (waiting["args"], waiting["idempotent"], waiting["edited"]) == ({"disk": "sda"}, False, None)
+    assert http.get("/v1/approvals?tool=no__*").json()["items"] == []
+    approved = http.post(path, json={**approve, "args": {"disk": "sdb"}}).json()
+
+    assert call.result(PATIENCE, wait_pending=True).output == {"wiped": "sdb"}
+    edited = http.get(f"/v1/calls/{call.id}").json()["edited"]
+    assert (approved["edited"], edited["by"]) == (edited, "ann")
+    assert (edited["asked"], edited["args"]) == ({"disk": "sda"}, {"disk": "sdb"})
+
+
 def test_agent_is_shown_with_its_tools_paused_and_resumed(http: TestClient) -> None:
     path, tool = "/v1/agents/builder", {"tool": "guarded__wipe"}
 

@@ -131,10 +131,12 @@ def test_stream_that_ends_without_its_last_event_is_followed_from_where_it_ended
 
 
 def test_approvals_are_listed_and_decided(url: str, instance: str) -> None:
-    listed, are_paged, approver, output, denied, late = scenario("approvals", url, instance)
+    listed, are_paged, wrong, approved, output, denied, late = scenario("approvals", url, instance)
     assert listed == [{"disk": "sda"}, {"disk": "sdb"}]
     assert are_paged
-    assert (approver, output) == ("ann", {"wiped": "sda"})
+    assert (wrong["code"], wrong["status"]) == ("E_TOOL_INVALID_ARGS", 400)
+    assert approved == ["ann", {"disk": "sda"}, {"disk": "sdc"}]
+    assert output == {"wiped": "sdc"}
     assert denied["code"] == "E_APPROVAL_DENIED"
     assert "not today" in denied["message"]
     assert (late["code"], late["status"]) == ("E_CALL_CLOSED", 409)

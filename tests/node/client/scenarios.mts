@@ -131,7 +131,7 @@ const scenarios: Record<string, () => Promise<void>> = {
       held.push(await pending(calls.submit("builder", body)));
     }
     const listed = [];
-    for await (const one of approvals.list({ agent: "builder" })) {
+    for await (const one of approvals.list({ agent: "builder", tool: "guarded__w*" })) {
       if (held.includes(one.id)) listed.push(one.args);
     }
     see(listed);
@@ -140,7 +140,9 @@ const scenarios: Record<string, () => Promise<void>> = {
     for await (const one of client().items<ApprovalView>("/v1/approvals", asked)) paged.push(one.id);
     see(held.every((id) => paged.includes(id)));
     const [yes = "", no = ""] = held;
-    see((await approvals.approve(yes, { by: "ann" })).approvedBy);
+    see(await errorOf(approvals.approve(yes, { args: { disk: 7 } })));
+    const approved = await approvals.approve(yes, { by: "ann", args: { disk: "sdc" } });
+    see([approved.approvedBy, approved.edited?.asked, approved.edited?.args]);
     see(outputOf(await calls.wait(yes)));
     see(await errorOf(approvals.deny(no, { reason: "not today" }).then(outputOf)));
     see(await errorOf(approvals.approve(no)));

@@ -1,6 +1,8 @@
 """What nobody may do unasked."""
 
 import os
+import time
+from pathlib import Path
 
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
@@ -13,8 +15,15 @@ def wipe(ctx: ToolContext, input: JsonObject) -> JsonObject:
     return {"wiped": input["disk"]}
 
 
+def mount(ctx: ToolContext, input: JsonObject) -> JsonObject:
+    mounted = wipe(ctx, input)["wiped"]
+    while not Path(input["until"]).exists():
+        time.sleep(0.01)
+    return {"mounted": mounted}
+
+
 def look(ctx: ToolContext, input: JsonObject) -> str:
     return "gold"
 
 
-handlers: dict[str, ToolHandler] = {"wipe": wipe, "look": look}
+handlers: dict[str, ToolHandler] = {"wipe": wipe, "look": look, "mount": mount, "mount-once": mount}

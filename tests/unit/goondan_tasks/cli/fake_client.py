@@ -209,11 +209,22 @@ class FakeClient:
     def fail(self, call_id: str, error: str) -> None:
         self._complete(call_id, {"error": error})
 
-    def approvals(self, agent: str | None) -> list[CallRecord]:
-        return [found for found in self.calls(agent, 1000) if found.awaits == "approval"]
+    def approvals(self, agent: str | None, **wanted: Unpack[CallFilter]) -> list[CallRecord]:
+        found = [one for one in self.calls(agent, 1000) if one.awaits == "approval"]
+        return [one for one in found if is_wanted(one, wanted)]
 
-    def approve(self, call_id: str, by: str) -> None:
-        self._complete(call_id, {"by": by})
+    def approve(self, call_id: str, by: str, args: JsonObject | None = None) -> None:
+        self._complete(call_id, {"by": by} if args is None else {"by": by, "args": args})
+
+    def approve_many(self, call_ids: list[str], by: str) -> list[str]:
+        for call_id in call_ids:
+            self.approve(call_id, by)
+        return call_ids
+
+    def deny_many(self, call_ids: list[str], reason: str, by: str) -> list[str]:
+        for call_id in call_ids:
+            self.deny(call_id, reason, by)
+        return call_ids
 
     def deny(self, call_id: str, reason: str, by: str) -> None:
         self._complete(call_id, {"reason": reason, "by": by})

@@ -1,11 +1,13 @@
 """goondan approvals."""
 
 import getpass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from goondan_tasks.cli import session
+from goondan_tasks.contract.wording import on_one_line
 from goondan_tasks.ledger.record import CallRecord
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -46,6 +48,61 @@ def test_several_calls_are_approved_at_once(client: FakeClient) -> None:
 
     assert done.stdout == f"approved {CALL_ID}\napproved {OTHER}\n"
     assert client.completed == [{"id": one, "by": getpass.getuser()} for one in (CALL_ID, OTHER)]
+
+
+@pytest.mark.parametrize("given", ["text", "file"])
+def test_a_call_is_approved_with_other_arguments(client: FakeClient, tmp_path: Path, given: str) -> None:
+    client.records = [waiting()]
+    (tmp_path / "args.json").write_text('{"command": "ls"}', "utf-8")
+    args = '{"command": "ls"}' if given == "text" else f"@{tmp_path / 'args.json'}"
+
+    done = goondan("approvals", "approve", CALL_ID, "--args", args, "--by", "ops")
+
+    assert done.stdout == f"approved {CALL_ID}\n"
+    assert client.completed == [{"id": CALL_ID, "by": "ops", "args": {"command": "ls"}}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ([CALL_ID, "--args", "[1]"], "must be a JSON object"),
+        ([CALL_ID, "--args", "{"], "is not JSON"),
+        ([CALL_ID, OTHER, "--args", "{}"], "--args goes with the id of one call"),
+        (["--all", "--yes", "--args", "{}"], "--args goes with the id of one call"),
+        ([CALL_ID, "--dry-run"], "--dry-run goes with a filter"),
+    ],
+)
+def test_arguments_that_fit_no_call_approve_nothing(
+    client: FakeClient, arguments: list[str], fault: str
+) -> None:
+    client.records = [waiting(), waiting(OTHER)]
+
+    done = goondan("approvals", "approve", *arguments)
+
+    assert (done.exit_code, client.completed) == (2, [])
+    assert fault in on_one_line(done.stderr)
+
+
+def test_a_filter_decides_about_what_it_has_shown(client: FakeClient) -> None:
+    other = record().call.model_copy(update={"tool_name": "mail__send"})
+    client.records = [waiting(), waiting(OTHER, call=other)]
+    chosen = ("--tool", "mail__*", "--by", "ops")
+
+    shown = goondan("approvals", "deny", *chosen, "--dry-run", "--json").document
+    assert (shown["calls"], client.completed) == ([OTHER], [])
+    done = goondan("approvals", "deny", *chosen, "--reason", "late", "--yes")
+
+    assert done.stdout == "denied 1\n"
+    assert client.completed == [{"id": OTHER, "reason": "late", "by": "ops"}]
+
+
+def test_all_that_wait_are_approved_at_once(client: FakeClient) -> None:
+    client.records = [waiting(), waiting(OTHER)]
+
+    done = goondan("approvals", "approve", "--all", "--yes", "--by", "ops", "--json")
+
+    assert done.document == [{"id": one, "decision": "approve", "by": "ops"} for one in (CALL_ID, OTHER)]
+    assert len(client.completed) == 2
 
 
 def test_a_denial_says_why_and_by_whom(client: FakeClient) -> None:

@@ -59,9 +59,10 @@ def test_call_with_all_fields_is_written_as_its_model_says() -> None:
         "call_chain": ("a@b",),
         "message": message,
     }
-    call = new_call("coder", "bash__exec", {"a": 1}, {**texts, **steps, **limits, **contexts})
+    forged = {"edited": {"by": "ann", "at": "2026-02-01T10:00:00.000Z", "asked": {}}}
+    call = new_call("coder", "bash__exec", {"a": 1}, {**texts, **steps, **limits, **contexts, **forged})
 
-    assert not {name for name in ToolCall.model_fields if getattr(call, name) is None}
+    assert {name for name in ToolCall.model_fields if getattr(call, name) is None} == {"edited"}
     assert json.loads(call_json(call, b'{"a": 1}')) == {**call.to_wire(), "callChain": ["a@b"]}
 
 

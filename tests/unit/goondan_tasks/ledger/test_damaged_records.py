@@ -235,7 +235,7 @@ def test_parked_events_of_other_mailboxes_are_released_beside_damaged_ones(redis
     [
         lambda ledger, claim: ledger.cancel(claim.run.id, "p1"),
         lambda ledger, claim: ledger.resolve(claim.run.id, Outcome(1), "p1"),
-        lambda ledger, claim: ledger.approve(claim.run.id, claim.run.call, b"", "p1"),
+        lambda ledger, claim: ledger.approve(claim.run.id, claim.run.call, "p1"),
     ],
     ids=["cancel", "complete", "approve"],
 )

@@ -1,5 +1,6 @@
 """The scripts of limits, on a Redis in memory."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import cast
@@ -14,12 +15,14 @@ from broker_config.settings import Settings
 from goondan_tasks.contract.calls import identity_of, new_call
 from goondan_tasks.contract.errors import ToolCancelledError
 from goondan_tasks.contract.failure import describe
-from goondan_tasks.contract.messages import ToolCall, iso_time
+from goondan_tasks.contract.messages import JsonObject, ToolCall, iso_time
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.fleet.pauses import Pauses, pause_name
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.limiter import LimitAnswer, Limiter, Limits, LimitScripts
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.ledger.timer import WAKE_SECONDS, Timer
@@ -65,7 +68,13 @@ class Door:
         return call
 
     def admit(
-        self, call: ToolCall, call_limits: str, message: bytes | None = None, token: str = ""
+        self,
+        call: ToolCall,
+        call_limits: str,
+        message: bytes | None = None,
+        token: str = "",
+        *,
+        is_on_record: bool = True,
     ) -> LimitAnswer:
         script_call = self.script_calls.admit(
             identity_of(call),
@@ -74,6 +83,7 @@ class Door:
             message=call.turn_id.encode() if message is None else message,
             run_seconds=1,
             token=token,
+            is_on_record=is_on_record,
         )
         return script_call.run(self.redis)
 
@@ -127,6 +137,13 @@ class Door:
             Pending("h", {}, is_approval=True), None, expires_at=claim.run.clock() + 60_000
         )
         self.ledger.suspend(claim, held).run(self.redis)
+
+    def approve(self, call: ToolCall, args: JsonObject) -> None:
+        """Approve a call that is held, with other arguments."""
+        record = self.ledger.record(identity_of(call))
+        assert record is not None
+        Completions(self.ledger, Reaper(self.ledger, "https://help/")).approve(record, "ann", args)
+        self.redis.delete(QUEUE)
 
     def look(self) -> bool:
         """Check the wait queues that are due; return whether calls still wait."""
@@ -335,6 +352,44 @@ def test_a_call_that_is_held_for_an_approval_does_not_count_for_a_rate(door: Doo
     door.hold(held)
     assert door.queue() == ["t2"]
     assert door.admit(waiting, HOURLY).word == "go"
+
+
+def test_a_call_that_is_held_for_an_approval_takes_the_key_of_its_approved_arguments(door: Door) -> None:
+    limits, asked = Limits(key_arguments=("word",)), {"word": "tea"}
+    held, same = (door.submit(turn, args=asked) for turn in ("t1", "t2"))
+    assert door.admit(held, limits.for_call(held)).word == "go"
+    door.claim(held)
+    assert door.admit(same, limits.for_call(same)).word == "wait"
+    door.hold(held)
+    assert door.queue() == ["t2"]
+    assert door.admit(same, limits.for_call(same)).word == "go"
+    edited = held.model_copy(update={"args": {"word": "coffee"}})
+    third = door.submit("t3", args=edited.args)
+    door.approve(held, edited.args)
+    assert door.admit(edited, limits.for_call(edited)).word == "go"
+    assert door.admit(third, limits.for_call(third)).word == "wait"
+
+
+def test_a_call_that_has_run_before_it_is_held_keeps_its_key(door: Door) -> None:
+    held = door.run("t1", key())
+    waiting = door.wait("t2", key())
+    assert door.retry(held)
+    door.wake()
+    assert door.admit(held, key()).word == "go"
+    door.claim(held)
+    door.hold(held)
+    assert door.admit(waiting, key()).word == "wait"
+
+
+def test_an_approved_call_is_asked_for_again_with_the_arguments_of_its_record(door: Door) -> None:
+    held, edited = door.submit("t1", args={"word": "tea"}), {"word": "coffee"}
+    door.claim(held)
+    door.hold(held)
+    door.approve(held, edited)
+    answer = door.admit(held, ONE, is_on_record=False)
+    assert (answer.word, json.loads(answer.about)["args"]) == ("approved", edited)
+    assert door.redis.zcard("goondan:holders:concurrency:notes") == 0
+    assert door.admit(held, ONE).word == "go"
 
 
 def test_a_turn_that_was_not_taken_up_in_time_counts_again_when_it_is(door: Door) -> None:

@@ -1,27 +1,41 @@
 """Pending calls in the ledger: suspended, and completed once, whoever dies on the way."""
 
+import json
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from redis import Redis
 
+from goondan_tasks.client.submitter import replay_of
 from goondan_tasks.contract.calls import identity_of
 from goondan_tasks.contract.errors import (
     CallClosedError,
     CallNotFoundError,
     CallNotPendingError,
+    ToolCancelledError,
 )
 from goondan_tasks.contract.events import completed_event, mailbox_of
-from goondan_tasks.contract.messages import ToolCall, ToolCallResult
+from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.contract.names import CallbackToken, callback_token
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.ledger.claim_request import ClaimRequest
-from goondan_tasks.ledger.completions import Completions
+from goondan_tasks.ledger.completions import Completions, is_same_json
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Outcome, Verdict
 from goondan_tasks.ledger.timer import Timer
-from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit, swept
+from tests.unit.goondan_tasks.ledger.calls import (
+    AGAIN,
+    ONCE,
+    a_call,
+    claimed,
+    record_of,
+    reserved,
+    submission,
+    submit,
+    swept,
+)
 
 HOUR = 3_600.0
 
@@ -228,10 +242,10 @@ def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
 
 def test_an_approval_whose_answer_was_lost_is_answered_the_same(ledger: Ledger) -> None:
     call_id = suspended(ledger, is_approval=True)
-    script_call = ledger.approve(call_id, a_call(), b"message", "ann")
+    script_call = ledger.approve(call_id, a_call(), "ann")
     assert [script_call.run(ledger.redis) for _ in range(2)] == [None] * 2
     with pytest.raises(CallNotPendingError, match="it is queued"):
-        ledger.approve(call_id, a_call(), b"message", "ann").run(ledger.redis)
+        ledger.approve(call_id, a_call(), "ann").run(ledger.redis)
 
 
 def test_another_message_of_an_approved_call_runs_what_was_approved(
@@ -362,3 +376,114 @@ def test_call_is_approved_that_was_held_while_the_deadlines_were_damaged(
     assert redis.zscore(ledger.keys.due, call_id) == float(deadline)
     completions.approve(record_of(ledger, a_call()), "ann")
     assert record_of(ledger, a_call()).status == "queued"
+
+
+EDITED: JsonObject = {"command": "ls -l"}
+
+
+def edited(ledger: Ledger, completions: Completions, *, by: str = "ann") -> str:
+    """Return the id of a call that was approved with other arguments."""
+    call_id = suspended(ledger, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), by, EDITED)
+    return call_id
+
+
+def test_edited_arguments_replace_those_of_the_record_and_of_the_message(
+    ledger: Ledger, redis: Redis, completions: Completions
+) -> None:
+    redis.delete("agent.coder")
+    edited(ledger, completions)
+    record = record_of(ledger, a_call())
+    assert (record.call.args, record.approved_by) == (EDITED, "ann")
+    assert record.call.edited is not None
+    assert (record.call.edited.by, record.call.edited.asked) == ("ann", a_call().args)
+    [message] = [json.loads(one) for one in cast("list[bytes]", redis.lrange("agent.coder", 0, 0))]
+    assert json.loads(message["body"])[1]["call"]["args"] == EDITED
+
+
+@pytest.mark.parametrize("claim_on_reserve", [False, True])
+def test_each_run_of_an_edited_call_has_the_edited_arguments(
+    ledger: Ledger, hasty: Ledger, completions: Completions, reaper: Reaper, claim_on_reserve: bool
+) -> None:
+    call_id = edited(ledger, completions)
+    if claim_on_reserve:
+        on_reserve = hasty.claim_on_reserve("w1", 3, {"agent.coder": {"bash__exec": AGAIN}})
+        job = reserved(hasty.redis, on_reserve, a_call())
+        assert job is not None
+        claim = job.claim
+    else:  # with the message of the call as it was asked for
+        claim = claimed(hasty, a_call(), AGAIN)
+    assert claim.run.call.args == EDITED
+    hasty.start([claim.id_and_token]).run(hasty.redis)
+    reaper.settle(swept(ledger))  # its worker has died
+    again = claimed(ledger, a_call(), AGAIN)
+    assert (again.run.attempt, again.run.call.args, again.run.approved_by) == (2, EDITED, "ann")
+    assert (again.run.id, again.run.call.edited) == (call_id, claim.run.call.edited)
+
+
+def test_the_same_arguments_are_no_edit(ledger: Ledger, completions: Completions) -> None:
+    suspended(ledger, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann", dict(a_call().args))
+    assert record_of(ledger, a_call()).call.edited is None
+
+
+@pytest.mark.parametrize("other", [{"n": True}, {"n": 1.0}, {"n": 1, "m": None}])
+def test_json_that_only_looks_the_same_is_an_edit(other: JsonObject) -> None:
+    assert not is_same_json({"n": 1}, other)
+    assert is_same_json({"a": 1, **other}, {**other, "a": 1})
+
+
+def test_an_edited_call_that_is_submitted_again_as_it_was_asked_for_is_the_same(
+    ledger: Ledger, completions: Completions
+) -> None:
+    edited(ledger, completions)
+    [admission] = ledger.submit_all([submission(a_call())], "p1")
+    assert (admission.is_new, admission.is_conflict) == (False, False)
+    assert record_of(ledger, a_call()).call.args == EDITED
+
+
+def test_the_agent_is_told_of_an_edit_however_the_call_ends(
+    ledger: Ledger, hasty: Ledger, completions: Completions, reaper: Reaper
+) -> None:
+    edited(ledger, completions)
+    claim = claimed(hasty, a_call())
+    hasty.start([claim.id_and_token]).run(hasty.redis)
+    taken = swept(ledger)
+    assert taken.verdict is Verdict.UNKNOWN
+    result = reaper.failure(taken, ToolCancelledError())
+    assert result.meta.edited is not None
+    assert (result.meta.edited.by, result.meta.edited.args) == ("ann", EDITED)
+    told = completed_event(taken.run.call, result).args["payload"]["input"]["edited"]
+    assert (told["args"], told["by"]) == (EDITED, "ann")
+    assert "not of the arguments that were asked for" in told["note"]
+
+
+def test_a_late_edit_changes_nothing(ledger: Ledger, completions: Completions) -> None:
+    call_id = suspended(ledger, seconds=-1, is_approval=True)
+    with pytest.raises(CallClosedError):
+        completions.approve(record_of(ledger, a_call()), "ann", EDITED)
+    assert record_of(ledger, a_call()).call.args == a_call().args
+    error = stored(ledger, call_id).error
+    assert error is not None
+    assert error.code == "E_TOOL_EXPIRED"
+
+
+def test_of_two_edits_the_first_counts(ledger: Ledger, completions: Completions) -> None:
+    suspended(ledger, is_approval=True)
+    waiting = record_of(ledger, a_call())
+    completions.approve(waiting, "ann", EDITED)
+    with pytest.raises(CallNotPendingError, match="it is queued"):
+        completions.approve(waiting, "bob", {"command": "rm"})
+    record = record_of(ledger, a_call())
+    assert (record.call.args, record.approved_by) == (EDITED, "ann")
+
+
+def test_a_replay_of_an_edited_call_repeats_what_ran(ledger: Ledger, completions: Completions) -> None:
+    edited(ledger, completions)
+    again = replay_of(record_of(ledger, a_call()))
+    assert (again.args, again.edited) == (EDITED, None)
+
+
+def test_who_approves_sees_whether_the_call_may_run_again(ledger: Ledger) -> None:
+    suspend(ledger, begun(ledger, a_call(), idempotent=True), is_approval=True)
+    assert record_of(ledger, a_call()).is_idempotent is True

@@ -13,8 +13,11 @@ from broker_config.scripts import ScriptCall
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.contract.calls import identity_of, new_call
+from goondan_tasks.contract.output import Pending
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.timer import Timer
 from tests.waiting import wait_until
@@ -114,6 +117,23 @@ def test_a_call_whose_key_has_a_result_is_claimed_to_share_it(redis: Redis, writ
     porch.finish(first)
     second = porch.claim("free__work", "t2", idempotency_key="k")
     assert (second.verdict, second.about) == (Verdict.SHARED, first.run.id)
+
+
+def test_an_old_message_of_an_edited_call_takes_the_key_of_the_edited_arguments(
+    redis: Redis, writer: DirectWriter
+) -> None:
+    porch = Porch(redis, writer)
+    held = porch.claim("free__work", "t1", idempotency_key="k")
+    pending = held.run.pending(Pending("h", is_approval=True), None, expires_at=held.run.clock() + 60_000)
+    porch.ledger.suspend(held, pending).run(redis)
+    record = porch.ledger.record(held.run.id)
+    assert record is not None
+    Completions(porch.ledger, Reaper(porch.ledger, "")).approve(record, "ann", {"n": 2})
+    edited = porch.claim("free__work", "t1", idempotency_key="k")
+    assert (edited.verdict, edited.run.call.args) == (Verdict.RUN, {"n": 2})
+    porch.finish(edited)
+    as_asked = porch.claim("free__work", "t2", idempotency_key="k")
+    assert (as_asked.verdict, as_asked.about) == (Verdict.CONFLICT, edited.run.id)
 
 
 def test_a_rate_is_looked_after_when_its_time_comes(redis: Redis, writer: DirectWriter) -> None:

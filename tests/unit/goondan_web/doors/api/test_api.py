@@ -101,8 +101,8 @@ class Recorded:
         self.begun.append({"paused": (agent, *given)})
         raise AgentNotFoundError(agent)
 
-    async def approve(self, call_id: str, by: str) -> None:
-        self.begun.append({"by": by})
+    async def approve(self, call_id: str, by: str, args: Any) -> None:
+        self.begun.append({"by": by, "args": args})
         raise CallClosedError
 
 
@@ -149,7 +149,7 @@ def test_operations_are_for_tokens_with_their_scope(path: str, allowed: set[str]
 
 def test_approver_decides_in_the_name_of_the_token() -> None:
     client = Recorded()
-    served, decision = http(client), {"decision": "approve"}
+    served, decision = http(client), {"decision": "approve", "args": {"n": 2}}
 
     answers = [
         posted(served, token, "/v1/approvals/x", **decision, **by).status_code
@@ -163,7 +163,7 @@ def test_approver_decides_in_the_name_of_the_token() -> None:
     ]
 
     assert answers == [409, 409, 403, 409, 403]
-    assert client.begun == [{"by": "ann"}, {"by": "ann"}, {"by": "bob"}]
+    assert client.begun == [{"by": name, "args": {"n": 2}} for name in ("ann", "ann", "bob")]
 
 
 @pytest.mark.parametrize(

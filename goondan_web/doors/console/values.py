@@ -1,0 +1,102 @@
+"""Arguments and outputs as JSON for people: shown, changed in a form, compared; without secrets."""
+
+import json
+from collections.abc import Iterator, Sequence
+from difflib import unified_diff
+from typing import Any
+
+from broker_config import serializer
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.contract.messages import JsonObject, ToolCall
+from goondan_tasks.contract.redaction import MASK, hidden_by_place, hidden_in_log
+from goondan_tasks.ledger.completions import is_same_json
+from goondan_web.doors.console.rendering import SHOWN_CHARACTERS
+
+
+def shown_json(value: Any) -> dict[str, Any]:
+    """Return a JSON value as text for people, without secrets: its beginning, and its size in bytes."""
+    hidden = hidden_in_log(value)
+    text = hidden_by_place(
+        hidden if isinstance(hidden, str) else json.dumps(hidden, ensure_ascii=False, indent=2)
+    )
+    size = len(serializer.encode(value))
+    return {"text": text[:SHOWN_CHARACTERS], "size": size, "isCut": len(text) > SHOWN_CHARACTERS}
+
+
+def editable(args: Any) -> str | None:
+    """Return arguments as JSON for a form, with secrets masked; ``None`` if a form cannot show them."""
+    text = _lines(_masked(args))
+    return text if len(text) <= SHOWN_CHARACTERS and hidden_by_place(text) == text else None
+
+
+def restored(edited: Any, args: Any) -> Any:
+    """Return the arguments that a form means: what stands there masked as it was shown stays as it is.
+
+    Raises:
+        ToolInputValidationError: a mask is in another place.
+    """
+    meant = _restored(edited, _masked(args), args)
+    if MASK in _lines(meant) and MASK not in _lines(args):
+        raise ToolInputValidationError(
+            f"The arguments contain {MASK} where no secret stood: what was changed would be lost.",
+            suggestion=f"Leave each {MASK} where it was, or write the whole value in its place.",
+        )
+    return meant
+
+
+def _restored(edited: Any, shown: Any, args: Any) -> Any:
+    if is_same_json(edited, shown):
+        return args
+    if isinstance(edited, dict) and isinstance(shown, dict):
+        known = {name: (key, shown[name]) for name, key in zip(shown, args, strict=False)}
+        return dict(_restored_members(edited, known, args))
+    if isinstance(edited, list) and isinstance(shown, list):
+        kept = [_restored(*one) for one in zip(edited, shown, args, strict=False)]
+        return [*kept, *edited[len(kept) :]]
+    return edited
+
+
+def _restored_members(
+    edited: JsonObject, known: dict[str, tuple[str, Any]], args: JsonObject
+) -> Iterator[tuple[str, Any]]:
+    for name, value in edited.items():
+        key, shown = known.get(name, (name, None))
+        yield key, _restored(value, shown, args[key]) if name in known else value
+
+
+def _masked(args: Any) -> Any:
+    return _without_places(hidden_in_log(args))
+
+
+def _without_places(value: Any) -> Any:
+    """Return a value with a mask for each value that :func:`shown_json` would hide in part."""
+    if isinstance(value, dict):
+        return {key: _without_place({key: item}, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_place(item, item) for item in value]
+    return value
+
+
+def _without_place(placed: Any, value: Any) -> Any:
+    if isinstance(value, dict | list):
+        return _without_places(value)
+    text = _lines(placed)
+    return value if hidden_by_place(text) == text else MASK
+
+
+def _lines(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def diff_of(call: ToolCall) -> JsonObject | None:
+    """Return how a person has changed the arguments of a call, line by line; without secrets."""
+    if call.edited is None:
+        return None
+    texts = [shown_json(one) for one in (call.edited.asked, call.args)]
+    lines: Sequence[str] = ()
+    if not any(one["isCut"] for one in texts):
+        asked, ran = (one["text"].splitlines() for one in texts)
+        lines = list(unified_diff(asked, ran, lineterm="", n=SHOWN_CHARACTERS))[3:]
+    words = {"+": "added", "-": "removed"}
+    rows = [{"kind": words.get(line[:1], "same"), "text": line} for line in lines]
+    return {"by": call.edited.by, "at": call.edited.at, "asked": texts[0], "lines": rows}
