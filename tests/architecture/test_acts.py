@@ -6,12 +6,12 @@ from collections.abc import Mapping
 import pytest
 
 from goondan_tasks.client import Client
-from goondan_tasks.client.acts import OF_BUNDLES, OF_CALLS, OF_OPERATORS, OF_SCHEDULES
+from goondan_tasks.client.acts import OF_APPROVALS, OF_BUNDLES, OF_CALLS, OF_OPERATORS, OF_SCHEDULES
 from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.fleet.audit import Recorded
 from goondan_tasks.fleet.http_tokens import TokenStore
 
-ACTS: Mapping[str, Recorded] = {**OF_BUNDLES, **OF_CALLS, **OF_OPERATORS}
+ACTS: Mapping[str, Recorded] = {**OF_APPROVALS, **OF_BUNDLES, **OF_CALLS, **OF_OPERATORS}
 #: what only reads, or belongs to the connection
 READS = (
     "agent_statuses agents approval_count approvals audit",
@@ -39,7 +39,9 @@ CALLS = (
     "request request_stream send start_call start_turn submit submit_again submit_batches submit_drafts",
     "submit_event submit_many turn",
 )
-OTHERS = {name for line in (*READS, *CALLS) for name in line.split()}
+#: what consists of acts on one call each
+MANY = ("approve_many deny_many",)
+OTHERS = {name for line in (*READS, *CALLS, *MANY) for name in line.split()}
 
 
 def methods(kind: type) -> set[str]:
