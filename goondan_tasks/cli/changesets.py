@@ -132,7 +132,7 @@ def commit(
             told = error_text("Error", f"{error.code}: {error.message}", error.suggestion, error.help_url)
             session.output.document(result.to_wire()) if session.output.as_json else session.output.note(told)
             raise typer.Exit(exit_code_of(error.code))
-        followers.audit.add("commit_changeset", Target("revision", f"{result.new_ref}"))
+        followers.note("commit_changeset", result)
         _show_committed(result, followers, session.output, patience)
 
 
@@ -210,8 +210,9 @@ def activate(
         ref = str(_source(session.settings).named(revision))
         change = RevisionChange(new_ref=ref, timestamp=iso_time(wall_clock()))
         followers.ask(lambda revisions: revisions.propose(change))
-        followers.audit.add("activate_revision", Target("revision", ref))
         activation = followers.outcome(ref, patience)
+        if activation.status != "unfollowed":
+            followers.audit.add("activate_revision", Target("revision", ref))
     session.output.give(activation.to_wire(), ref)
     _report_outcome(activation, session.output, patience)
     if activation.status == "unfollowed":
@@ -231,7 +232,7 @@ def rollback(
     patience = _patience(wait, timeout)
     with _git_errors(), _followers(session.settings) as followers:
         result = _changesets(session.settings, followers).roll_back(ref)
-        followers.audit.add("roll_back", Target("revision", f"{result.new_ref}"))
+        followers.note("roll_back", result)
         _show_committed(result, followers, session.output, patience)
 
 
@@ -264,6 +265,11 @@ class Followers:
     def announce(self, committed: Committed) -> None:
         """Propose a commit; raises as :meth:`ask` does."""
         self.ask(lambda revision: propose_commit(revision, committed))
+
+    def note(self, act: str, result: CommitResult | RollbackResult) -> None:
+        """Record a commit in the audit, unless it has changed nothing."""
+        if result.summary is not None and not result.summary.is_empty:
+            self.audit.add(act, Target("revision", f"{result.new_ref}"))
 
     def locks(self) -> tuple[CommitLock, ...]:
         """Return the lock that all machines share; none without Redis, or if the bundle is not valid."""

@@ -326,10 +326,10 @@ def test_call_is_decided_about_on_the_page_of_its_conversation(browser: TestClie
 
 
 def test_files_of_a_workdir_are_listed_and_shown_as_text(browser: TestClient, client: Client) -> None:
-    client.call("builder", "guarded__look", instance_key="files", timeout=PATIENCE)
-    path = "/console/conversations/builder/files/files"
+    client.call("builder", "guarded__look", instance_key="workdir", timeout=PATIENCE)
+    path = "/console/conversations/builder/workdir/files"
     assert "has no files" in browser.get(path).text
-    workdir = client._housekeeping.workdir("files", "builder")
+    workdir = client._housekeeping.workdir("workdir", "builder")
     (workdir / "a <b>").mkdir()
     (workdir / "a <b>" / "note.txt").write_text(f"{HOSTILE} password=hunter2 ü")
     (workdir / "large.txt").write_text("ü" * 200_000)

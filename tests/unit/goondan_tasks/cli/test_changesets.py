@@ -16,6 +16,7 @@ from goondan_tasks.cli.output import local_time
 from goondan_tasks.contract.messages import epoch_milliseconds
 from goondan_tasks.contract.names import folder_workspace
 from goondan_tasks.fleet.agent_registry import AgentRegistry, WorkerRecord
+from goondan_tasks.fleet.audit import AuditLog
 from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.cli.invoke import Outcome, goondan
@@ -321,6 +322,8 @@ def test_a_rollback_waits_for_every_live_worker_of_its_workspace(
 
     assert outcome.document["activation"] == {"status": "active", "ref": f"git:{repository.head}"}
     assert (outcome.exit_code, list(steps)) == (0, [])
+    [entry] = AuditLog(redis, Keys()).find(9)
+    assert (entry.act, entry.target) == ("roll_back", f"git:{repository.head}")
 
 
 def test_a_worker_that_stays_behind_is_named(
@@ -351,7 +354,12 @@ def test_a_commit_by_hand_is_activated(repository: GitBundle, redis: Redis, acti
     with Worker(redis, active, loads=True):
         back = goondan("changeset", "activate", "HEAD~1", "--json")
     unknown = goondan("changeset", "activate", "git:nothing", "--json")
+    acts = [(one.act, one.door, one.target) for one in AuditLog(redis, Keys()).find(9)]
 
+    assert acts == [
+        ("activate_revision", "cli", back.document["ref"]),
+        ("activate_revision", "cli", f"git:{commit}"),
+    ]
     assert outcome.document == {"status": "active", "ref": f"git:{commit}"}
     assert back.document["status"] == "active"
     assert unknown.exit_code == 1
@@ -370,6 +378,7 @@ def test_workspace_without_followed_revisions_says_so(repository: GitBundle, red
     assert (asked.exit_code, outcome.exit_code) == (3, 0)
     assert "when they start" in asked.stderr
     assert "when they start" in outcome.stderr
+    assert [one.act for one in AuditLog(redis, Keys()).find(9)] == ["commit_changeset"]
 
 
 def test_activation_without_workers_does_not_wait(active: ActiveRevision) -> None:
