@@ -7,6 +7,7 @@ it known what was done. If it cannot be written, the act stands, and a warning i
 
 import functools
 import inspect
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -115,13 +116,20 @@ class AuditFilter:
     #: at most so many seconds old
     newer_than: float | None = None
 
-    def fits(self, entry: AuditEntry) -> bool:
-        """Return whether an entry is wanted; its age is not looked at."""
-        return (
-            self.by in {None, entry.by, entry.in_name_of or entry.by}
-            and self.target in {None, entry.target, entry.agent}
-            and self.act in {None, entry.act}
-            and self.door in {None, entry.door}
+    def may_fit(self, row: bytes) -> bool:
+        """Return whether an entry, as it is stored, is wanted, or damaged; its age is not looked at."""
+        try:
+            entry = serializer.decode(row)
+        except ValueError:
+            return True
+        return not isinstance(entry, dict) or all(
+            text is None or text in map(entry.get, fields)
+            for text, fields in (
+                (self.by, ("by", "inNameOf")),
+                (self.target, ("target", "agent")),
+                (self.act, ("act",)),
+                (self.door, ("door",)),
+            )
         )
 
 
@@ -177,23 +185,26 @@ class AuditLog:
         if wanted.newer_than is not None:
             first = str(max(0, int(redis_time(self._redis) - 1_000 * min(wanted.newer_than, 1e11))))
         found: list[AuditEntry] = []
+        count = limit if wanted == ALL else _BATCH
         end = "+" if before is None else f"({before}"
         with only_advice(self._key):
             while len(found) < limit:
                 rows = cast(
                     "list[tuple[bytes, dict[bytes, bytes]]]",
-                    self._redis.xrevrange(self._key, end, first, count=_BATCH),
+                    self._redis.xrevrange(self._key, end, first, count=count),
                 )
-                entries = (_entry(row_id.decode(), fields) for row_id, fields in rows)
-                found += [one for one in entries if one is not None and wanted.fits(one)]
-                if len(rows) < _BATCH:
+                stored = ((key.decode(), row[_FIELD]) for key, row in rows if _FIELD in row)
+                entries = (_entry(key, row) for key, row in stored if wanted.may_fit(row))
+                fitting = (one for one in entries if one is not None)
+                found += itertools.islice(fitting, limit - len(found))
+                if len(rows) < count:
                     break
                 end = f"({rows[-1][0].decode()}"
-        return found[:limit]
+        return found
 
 
-def _entry(entry_id: str, fields: Mapping[bytes, bytes]) -> AuditEntry | None:
-    act = read_row(_Act, fields.get(_FIELD), f"the entry {entry_id} of the audit")
+def _entry(entry_id: str, row: bytes) -> AuditEntry | None:
+    act = read_row(_Act, row, f"the entry {entry_id} of the audit")
     at = iso_time(int(entry_id.partition("-")[0]))
     return None if act is None else AuditEntry(**dict(act), id=entry_id, at=at)
 

@@ -54,6 +54,7 @@ def pages(at: Shop, correlation_id: str) -> dict[str, str]:
         "try-agent": "/try/support",
         "try-tool": "/try/support/orders__find",
         "audit": "/audit",
+        "bundle": "/bundle",
         "files": "/conversations/support/customer-1041/files",
         "search": "/search?q=nothing",
         "error": "/calls/nothing",

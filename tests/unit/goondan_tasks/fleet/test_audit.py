@@ -171,10 +171,11 @@ def test_audit_keeps_the_latest_entries(redis: fakeredis.FakeRedis, log: AuditLo
         for number in range(MOST_ENTRIES):
             pipe.xadd(KEYS.audit, {"entry": "not JSON"}, id=f"{number + 1}-0")
         pipe.execute()
+    redis.xadd(KEYS.audit, {"of": "another program"})
     log.add("pause", Target("agent", "coder"))
 
     assert redis.xlen(KEYS.audit) == MOST_ENTRIES
-    assert [entry_id for entry_id, _ in stored(redis, 1)] == [b"2-0"]
+    assert [entry_id for entry_id, _ in stored(redis, 1)] == [b"3-0"]
     assert redis.ttl(KEYS.audit) > TTL_SECONDS - 60
     assert [one.act for one in log.find(MOST_ENTRIES)] == ["pause"]  # damaged ones are left out
 
