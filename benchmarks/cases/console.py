@@ -5,8 +5,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from statistics import median
 from urllib.request import urlopen
+
+import psutil
 
 from benchmarks.bench import Bench
 from benchmarks.figures import Samples, Section, Table, at_most
@@ -29,72 +32,92 @@ _LOG_LINES = 8
 _TEXT = f"""\
 Our worker runs calls, submitted in batches of {BATCH}, as fast as it can, while {FOLLOWERS} HTTP clients
 follow ten pages of `goondan console`, and while no console runs: one right after the other, each first in
-turn. Worker, producer, Redis, console and clients share the processors. The ratio is the median of those of
-the pairs."""
+turn. All share the processors. Where these are the limit, the calls lose what the console takes of them:
+what worker, producer and Redis need for a call without it is compared with what they and the console need
+with it, in processor time, which other programs hardly move. The clients would run elsewhere: theirs does
+not count."""
 
 
 def measure(bench: Bench) -> Section:
     """Measure what 50 open pages of the console cost the workers."""
-    rates, ratios, received = Samples("calls/s"), list[float](), list[float]()
+    times, losses, received = Samples("μs a call"), list[float](), list[float]()
+    shares = Samples("% of a processor")
     calls = BURST * bench.options.calls
-
-    def rate(lane: Lane) -> float:
-        return calls / float(lane.burst(calls, BATCH)["ended"])
 
     def turn(lane: Lane) -> None:
         for number in range(PAIRS):
             pair = dict[bool, float]()
             for is_open in (number % 2 == 0, number % 2 == 1):
                 if not is_open:
-                    pair[is_open] = rate(lane)
+                    pair[is_open] = lane.burst_cost(calls, BATCH).total
                     continue
-                with open_pages(lane) as told:
-                    pair[is_open] = rate(lane)
-                received.append(told["bytes"] / FOLLOWERS / 1_000)
-            rates.add("with open pages", pair[True])
-            rates.add("without", pair[False])
-            ratios.append(pair[True] / pair[False])
-            bench.say(f"  {pair[True]:,.0f} calls/s with open pages, {pair[False]:,.0f} without")
+                with open_pages(lane) as pages:
+                    begun, before = time.monotonic(), pages.processor_seconds()
+                    cost = lane.burst_cost(calls, BATCH)
+                    seconds = pages.processor_seconds() - before
+                pair[is_open] = cost.total + 1e6 * seconds / calls
+                times.add("console, with open pages", 1e6 * seconds / calls)
+                shares.add("console", 100 * seconds / (time.monotonic() - begun))
+                received.append(pages.received["bytes"] / FOLLOWERS / 1_000)
+            times.add("all, with open pages", pair[True])
+            times.add("all, without", pair[False])
+            losses.append(100 * (1 - pair[False] / pair[True]))
+            bench.say(f"  {losses[-1]:.1f} % for the open pages")
 
     failures = bench.turns([(GOONDAN, Shape())], turn, bench.options.few_rounds)
-    lost = None if failures else 100 * (1 - median(ratios))
-    tables = [rates.table()]
+    tables = [times.table(), shares.table()]
     if not failures:
-        row = (f"{median(ratios):.3f}", f"{min(ratios):.3f} - {max(ratios):.3f}", f"{median(received):,.0f}")
-        header = ("calls a second with pages, to those without", "lowest - highest", "kB to each client")
-        tables.append(Table("", header, [row]))
+        row = (f"{median(losses):.1f}", f"{min(losses):.1f} - {max(losses):.1f}", f"{median(received):,.0f}")
+        tables.append(
+            Table("", ("% that calls lose, median", "lowest - highest", "kB to each client"), [row])
+        )
+    lost = None if failures else median(losses)
     aim = at_most(f"what {FOLLOWERS} open pages of the console cost the workers", lost, 5, "%")
     return Section("Open pages of the console", _TEXT, tables, [aim], failures=failures.values())
 
 
+@dataclass(slots=True)
+class Pages:
+    """The console and its followers."""
+
+    console: psutil.Process
+    #: ``events`` and ``bytes``, at the end
+    received: dict[str, int] = field(default_factory=dict)
+
+    def processor_seconds(self) -> float:
+        """Return the user and system time of the console so far."""
+        times = self.console.cpu_times()
+        return float(times.user + times.system)
+
+
 @contextmanager
-def open_pages(lane: Lane) -> Iterator[dict[str, int]]:
-    """Run a console with its followers; what they have received is in the mapping after the block.
+def open_pages(lane: Lane) -> Iterator[Pages]:
+    """Run a console with its followers; what they have received is there after the block.
 
     Raises:
         LaneFailed: the console or a follower does not start, or ends early.
     """
     with listening_socket("127.0.0.1", 0) as free:
         url = url_of(free)
-    received = dict[str, int]()
     with lane.log("console").open("ab") as log:
-        argv = (*PYTHON, "goondan_tasks.cli", "console", "--port", url.rpartition(":")[2])
-        console = subprocess.Popen(argv, env=lane.environment, stdout=log, stderr=log)
+        serve = (*PYTHON, "goondan_tasks", "console", "--port", url.rpartition(":")[2])
+        console = subprocess.Popen(serve, env=lane.environment, stdout=log, stderr=log)
         try:
             _wait_for_answer(lane, url)
-            argv = (*PYTHON, "benchmarks.programs.followers", f"{url}/console", str(FOLLOWERS))
+            follow = (*PYTHON, "benchmarks.programs.followers", f"{url}/console", str(FOLLOWERS))
             followers = subprocess.Popen(
-                argv, env=lane.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                follow, env=lane.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
             try:
                 assert followers.stdout is not None
                 if followers.stdout.readline() != b"ready\n":
                     raise LaneFailed(_end_of(lane, "the followers have ended"))
-                yield received
+                pages = Pages(psutil.Process(console.pid))
+                yield pages
                 told, _ = followers.communicate(timeout=PATIENCE_SECONDS)
                 if followers.returncode:
                     raise LaneFailed(_end_of(lane, "a follower has lost its page"))
-                received.update(json.loads(told))
+                pages.received.update(json.loads(told))
             finally:
                 end_processes([followers], 0)
         finally:

@@ -10,7 +10,7 @@ import base64
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.chromium import ARGUMENTS, chromium
 from tests.shop import Shop, fill, shop
@@ -19,6 +19,7 @@ from tests.shop import Shop, fill, shop
 SIZES = {"": (1_440, 900), "-narrow": (320, 640)}
 #: of 100
 _QUALITY = 80
+_PATIENCE_MS = 60_000
 #: no picture is higher than this, in pixels: documents show the beginning of a long page
 _HIGHEST = 1_400
 
@@ -72,8 +73,8 @@ def take(folder: Path) -> None:
                 page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
                 for name, path in paths.items():
                     page.goto(f"{at.url}/console{path}")
-                    if state := page.query_selector("#live-state"):
-                        page.wait_for_function("one => one.textContent === 'live'", arg=state)
+                    if page.locator("#live").count():
+                        expect(page.locator("#live-state")).to_have_text("live", timeout=_PATIENCE_MS)
                     (folder / f"{name}-{scheme}{ending}.webp").write_bytes(picture(page, width))
                 page.close()
         browser.close()

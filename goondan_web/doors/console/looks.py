@@ -1,8 +1,9 @@
 """Looks at pages that are open in browsers: all who see the same share one look.
 
-A page is written again every :data:`LOOK_SECONDS` while a browser follows it. All looks of a process together
-take at most :data:`SHARE` of a processor: where many different pages are open, or expensive ones, each comes
-later, and the work of the swarm does not suffer.
+A page is written again every :data:`LOOK_SECONDS` while a browser follows it. One look follows the other, and
+all together take at most :data:`SHARE` of the time, which is that of Redis as well: where many different
+pages are open, or expensive ones, or the machine is busy, each comes later, and the work of the swarm does not
+suffer.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError
 
 #: how often an open page is looked at
 LOOK_SECONDS = 2.0
-#: the part of one processor that all looks may take
+#: the part of the time that all looks may take
 SHARE = 0.1
 #: after so many looks a page is sent although it has not changed
 _LOOKS_UNCHANGED = 10
@@ -109,8 +110,8 @@ class Looks:
 
 
 def _timed(look: Look) -> tuple[str | None, float]:
-    """Return what a look sees, and how many seconds of a processor it took."""
-    begun, text = time.thread_time(), None
+    """Return what a look sees, and how many seconds it took."""
+    begun, text = time.monotonic(), None
     with contextlib.suppress(BrokerUnreachableError):
         text = look()
-    return text, time.thread_time() - begun
+    return text, time.monotonic() - begun

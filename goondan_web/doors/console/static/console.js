@@ -167,7 +167,9 @@ function showState(text, isLive) {
 document.addEventListener("htmx:sse:after:connection", ({ target }) => target.id === "live" && showState("live", true));
 document.addEventListener("htmx:sse:error", ({ target }) => target.id === "live" && showState("not connected", false));
 document.addEventListener("htmx:sse:after:message", ({ target }) => {
-  if (target.id === "live") element("live-state").title = `as of ${CLOCK.format(new Date())}`;
+  if (target.id !== "live") return;
+  showState("live", true);
+  element("live-state").title = `as of ${CLOCK.format(new Date())}`;
 });
 
 // --- the keyboard ---

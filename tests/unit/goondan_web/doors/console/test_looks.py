@@ -86,7 +86,7 @@ def test_page_stays_while_redis_is_away_and_ends_when_it_is_gone() -> None:
     assert asyncio.run(asyncio.wait_for(scenario(), PATIENCE)) == ["a", "b"]
 
 
-def test_looks_take_their_share_of_a_processor_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_take_their_share_of_the_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Expensive pages come later: their looks rest for as long as the share asks for."""
     rests: list[float] = []
     sleep = asyncio.sleep
