@@ -2,7 +2,7 @@
 
 A page is written again every :data:`LOOK_SECONDS` while a browser follows it. One look follows the other, and
 all together take at most :data:`SHARE` of the time, which is that of Redis as well: where many different
-pages are open, or expensive ones, or the machine is busy, each comes later, and the work of the swarm does not
+pages are open, or expensive ones, or the machine is busy, each comes later, and the swarm does not
 suffer.
 """
 
