@@ -17,6 +17,7 @@ from benchmarks.cases import (
     fairness,
     javascript,
     ordinary,
+    pages,
     shapes,
     thinking,
     tokens,
@@ -46,6 +47,7 @@ CASES: dict[str, Callable[[Bench], Section]] = {
     "tokens": tokens.measure,
     "commands": commands.measure,
     "console": console.measure,
+    "pages": pages.measure,
 }
 
 

@@ -9,6 +9,7 @@ key                       type       holds
 ``calls:<agent>``         zset       id -> queued at (ms): the agent's recent calls
 ``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
 ``dead-letters:<agent>``  zset       id -> died at (ms): the agent's dead letters
+``failures:<agent>``      zset       id -> ended at (ms): the agent's calls that ended with an error
 ``pending:<agent>``       zset       id -> expires at (ms): the agent's pending calls
 ``approvals:<agent>``     zset       id -> expires at (ms): the pending calls that wait for an approval
 ``mcp-task:<id>``         string     nothing, while no worker is to ask an MCP server about the task of a call
@@ -121,6 +122,9 @@ class Keys:
 
     def dead_letters(self, agent: str) -> str:
         return f"{self.namespace}:dead-letters:{agent}"
+
+    def failures(self, agent: str) -> str:
+        return f"{self.namespace}:failures:{agent}"
 
     def pending(self, agent: str) -> str:
         return f"{self.namespace}:pending:{agent}"

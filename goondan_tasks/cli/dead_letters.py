@@ -15,19 +15,26 @@ from goondan_tasks.cli.options import (
     Ids,
     NewerThan,
     OfAgent,
+    OfCode,
+    OfFingerprint,
     OfInstance,
+    OfSubject,
+    OfText,
     OfTool,
     OlderThan,
     Yes,
     flag,
 )
-from goondan_tasks.cli.output import Columns, listing, make_table
+from goondan_tasks.cli.output import Columns, listing, make_table, show_progress
 from goondan_tasks.cli.selection import Selection, require_choice
 from goondan_tasks.cli.session import Session, takes_client
 from goondan_tasks.client import Client, PendingCall
+from goondan_tasks.client.bulk import BulkAct, BulkResult
 from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.contract.errors import GoondanError
-from goondan_tasks.contract.wording import counted
+from goondan_tasks.contract.messages import epoch_milliseconds
+from goondan_tasks.contract.wording import counted, on_one_line
+from goondan_tasks.history.failures import FailureGroup, Failures
 from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_tasks.ledger.record import CallRecord
 
@@ -39,12 +46,37 @@ def list_letters(
     agent: OfAgent = None,
     tool: OfTool = None,
     instance: OfInstance = None,
+    code: OfCode = None,
+    text: OfText = None,
+    subject: OfSubject = None,
+    fingerprint: OfFingerprint = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
+    group: Annotated[bool, flag("Count them by what their failures have in common.", "--group")] = False,
 ) -> None:
-    """List the calls that killed their worker in every run, and the messages without a call."""
+    """List the calls that killed their worker in every run, and the messages without a call.
+
+    With --group, one row has all failures of a tool that have the same code and the same message, but for
+    numbers, ids and quoted texts. Its fingerprint selects them.
+    """
     output = session.output
-    wanted = CallFilter(tool=tool, instance=instance, older_than=older_than, newer_than=newer_than)
+    if group:
+        others = (tool, instance, code, text, subject, fingerprint)
+        if any(one is not None for one in others):
+            raise typer.BadParameter("--group goes with --agent, --older-than and --newer-than only.")
+        return _list_groups(
+            session, client.failures(agent, only_dead=True, older_than=older_than, newer_than=newer_than)
+        )
+    wanted = CallFilter(
+        tool=tool,
+        instance=instance,
+        code=code,
+        text=text,
+        subject=subject,
+        fingerprint=fingerprint,
+        older_than=older_than,
+        newer_than=newer_than,
+    )
     letters = _letters(client, agent, wanted)
     columns: Columns[CallRecord] = {
         "died": lambda letter: output.time(letter.finished_at),
@@ -54,7 +86,31 @@ def list_letters(
         "id": lambda letter: output.call_id(letter.id),
     }
     none = "There are no dead letters."
-    output.write(listing(letters, columns, wire=CallRecord.to_wire, none=none, unbroken="id"))
+    return output.write(listing(letters, columns, wire=CallRecord.to_wire, none=none, unbroken="id"))
+
+
+def _list_groups(session: Session, found: Failures) -> None:
+    output = session.output
+    columns: Columns[FailureGroup] = {
+        "count": lambda one: one.count,
+        "replayed": lambda one: one.replayed,
+        "tool": lambda one: one.tool,
+        "code": lambda one: one.code,
+        "last": lambda one: output.time(epoch_milliseconds(one.last_at)),
+        "message": lambda one: one.message,
+        "fingerprint": lambda one: one.fingerprint,
+    }
+    output.write(
+        listing(
+            found.groups,
+            columns,
+            wire=FailureGroup.to_wire,
+            none="There are no dead letters.",
+            unbroken={"last", "fingerprint"},
+        )
+    )
+    if found.counted < found.total:
+        output.note(f"Counted are the latest {found.counted:,} of {found.total:,}.")
 
 
 @takes_client
@@ -79,6 +135,10 @@ def replay(
     agent: OfAgent = None,
     tool: OfTool = None,
     instance: OfInstance = None,
+    code: OfCode = None,
+    text: OfText = None,
+    subject: OfSubject = None,
+    fingerprint: OfFingerprint = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     everything: All = False,
@@ -92,7 +152,16 @@ def replay(
 
     A call that was replayed before is refused. By its id, any call that ended with an error can be replayed.
     """
-    wanted = CallFilter(tool=tool, instance=instance, older_than=older_than, newer_than=newer_than)
+    wanted = CallFilter(
+        tool=tool,
+        instance=instance,
+        code=code,
+        text=text,
+        subject=subject,
+        fingerprint=fingerprint,
+        older_than=older_than,
+        newer_than=newer_than,
+    )
     require_choice(ids, agent, wanted, everything=everything)
     if again and not ids:
         raise typer.BadParameter("--again goes with IDS.")
@@ -102,13 +171,12 @@ def replay(
             session.output, none="There is nothing to replay."
         )
     if ids:
-        replays = _replay(session, client, [whole_id(client, call_id) for call_id in ids], again=again)
+        made = _replay(session, client, [whole_id(client, call_id) for call_id in ids], again=again)
+        replays = {old: new.id for old, new in made.items()}
     else:
-        count = sum(map(may_be_replayed, _letters(client, agent, wanted)))
-        session.confirm(f"Replay {counted(count, 'dead letter')}", is_confirmed=yes or not count)
-        replays = client.replay_all(agent, **wanted)
+        replays = _act_on_all(session, client, "replay", agent, wanted, is_confirmed=yes).replays
     columns = {"id": itemgetter("id"), "replayed as": itemgetter("replayedBy")}
-    wire = [{"id": old, "replayedBy": new.id} for old, new in replays.items()]
+    wire = [{"id": old, "replayedBy": new} for old, new in replays.items()]
     return session.output.write(listing(wire, columns, none="There is nothing to replay."))
 
 
@@ -120,6 +188,10 @@ def drop(
     agent: OfAgent = None,
     tool: OfTool = None,
     instance: OfInstance = None,
+    code: OfCode = None,
+    text: OfText = None,
+    subject: OfSubject = None,
+    fingerprint: OfFingerprint = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     everything: All = False,
@@ -127,7 +199,16 @@ def drop(
     yes: Yes = False,
 ) -> None:
     """Drop dead letters: they are no longer listed, but their results stay."""
-    wanted = CallFilter(tool=tool, instance=instance, older_than=older_than, newer_than=newer_than)
+    wanted = CallFilter(
+        tool=tool,
+        instance=instance,
+        code=code,
+        text=text,
+        subject=subject,
+        fingerprint=fingerprint,
+        older_than=older_than,
+        newer_than=newer_than,
+    )
     require_choice(ids, agent, wanted, everything=everything)
     if dry_run:
         letters = _chosen_letters(client, ids, agent, wanted)
@@ -137,10 +218,38 @@ def drop(
             client.drop(whole_id(client, call_id))
         count = len(ids)
     else:
-        found = len(_letters(client, agent, wanted))
-        session.confirm(f"Drop {counted(found, 'dead letter')}", is_confirmed=yes or not found)
-        count = client.drop_all(agent, **wanted)
+        count = _act_on_all(session, client, "drop", agent, wanted, is_confirmed=yes).done
     return session.output.give({"dropped": count}, f"dropped {count}")
+
+
+def _act_on_all(
+    session: Session,
+    client: Client,
+    act: BulkAct,
+    agent: str | None,
+    wanted: CallFilter,
+    *,
+    is_confirmed: bool,
+) -> BulkResult:
+    """Say what will be done, ask, and do it in batches; interrupted, the same command does the rest."""
+    output, planned = session.output, client.act_on_all(act, agent, dry_run=True, **wanted)
+    if not planned.selected:
+        _require_agent(client, agent)
+        return planned
+    what = f"{act.capitalize()} {counted(planned.selected, 'dead letter')}"
+    twice = f", {planned.not_idempotent:,} not known to be idempotent" if act == "replay" else ""
+    session.confirm(f"{what} of {counted(len(planned.tools), 'tool')}{twice}", is_confirmed=is_confirmed)
+
+    def watch(done: int) -> None:
+        if not output.as_json:
+            show_progress(done, planned.selected, " dead letters", is_last=done >= planned.selected)
+
+    result = client.act_on_all(act, agent, limit=planned.selected, watch=watch, **wanted)
+    for fault in result.faults:
+        output.note(on_one_line(f"{fault.id}: {fault.code}: {fault.message}"))
+    if result.failed:
+        output.note(f"It could not be done with {result.failed:,}; {result.done:,} are done.")
+    return result
 
 
 def _replay(
@@ -175,6 +284,11 @@ def _chosen_letters(
 
 def _letters(client: Client, agent: str | None, wanted: CallFilter) -> list[CallRecord]:
     found = client.dead_letters(agent, None, **wanted)
-    if not found and agent is not None:
-        client.catalog(agent)  # raises for an unknown agent
+    if not found:
+        _require_agent(client, agent)
     return found
+
+
+def _require_agent(client: Client, agent: str | None) -> None:
+    if agent is not None:
+        client.catalog(agent)  # raises for an unknown agent

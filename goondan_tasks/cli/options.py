@@ -298,6 +298,15 @@ OfTool = Annotated[
     ),
 ]
 OfInstance = Annotated[str | None, option("K", "Only those of instance K.", "--instance")]
+OfCode = Annotated[str | None, name_option("CODE", "Only those that ended with error CODE.", "--code")]
+OfText = Annotated[str | None, option("TEXT", "Only those with TEXT in the error's message.", "--text")]
+OfSubject = Annotated[
+    str | None, name_option("S", "Only those for the user or tenant S, of auth.subjects.", "--subject")
+]
+OfFingerprint = Annotated[
+    str | None,
+    name_option("F", "Only those of one kind, from dead-letters list --group.", "--fingerprint"),
+]
 OlderThan = Annotated[float | None, seconds_option("Only those at least S seconds old, or 10m, 2h.")]
 NewerThan = Annotated[float | None, seconds_option("Only those at most S seconds old, or 10m, 2h.")]
 All = Annotated[bool, flag("Take all of them.", "--all")]

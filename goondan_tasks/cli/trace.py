@@ -1,6 +1,7 @@
 """Commands that show calls: ``calls`` and ``traces`` list, ``show`` describes one, ``trace`` draws a tree."""
 
 import itertools
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,16 @@ from goondan_tasks.cli.live_output import write_or_watch
 from goondan_tasks.cli.options import (
     CallId,
     OfAgent,
+    OfCode,
+    OfFingerprint,
     OfInstance,
+    OfSubject,
+    OfText,
     OfTool,
     Watch,
     argument,
     complete_call,
+    name_option,
     option,
     seconds_option,
 )
@@ -53,7 +59,8 @@ from goondan_tasks.history.trace import (
     node_of,
     result_of,
 )
-from goondan_tasks.ledger.call_filter import SEARCHED, CallFilter
+from goondan_tasks.ledger.call_filter import CallFilter
+from goondan_tasks.ledger.call_search import CallPage
 from goondan_tasks.ledger.record import CallRecord
 
 #: the least width of the tree; a call that is wider has its columns on the next line
@@ -61,6 +68,8 @@ _TREE_WIDTH = 36
 #: the widths of the timeline, and of the name in the headline
 _BAR_WIDTH, _NAME_WIDTH = 20, 60
 _TOKENS = "tokens"
+#: how many calls a list shows
+MOST_ROWS = 1_000
 #: deeper calls show their depth as a number: their lines would fill the screen
 DEEPEST = 12
 
@@ -97,23 +106,27 @@ def calls(
     session: Session,
     client: Client,
     agent: OfAgent = None,
-    limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=SEARCHED)] = 20,
+    limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=MOST_ROWS)] = 20,
     tool: OfTool = None,
     instance: OfInstance = None,
+    code: OfCode = None,
+    text: OfText = None,
+    subject: OfSubject = None,
+    fingerprint: OfFingerprint = None,
     since: Since = None,
     until: Until = None,
-    status: Annotated[
-        Status | None, typer.Option(help=f"Only calls with this status, of the {SEARCHED} most recent.")
-    ] = None,
+    status: Annotated[Status | None, typer.Option(help="Only calls with this status.")] = None,
+    cursor: Annotated[str | None, name_option("C", "Go on where an earlier search stopped.")] = None,
     watch: Watch = None,
 ) -> None:
     """List the most recent calls, newest first; `goondan show ID` shows everything about one.
 
-    Filters search the 1000 most recent calls between --since and --until. A call takes one line: cells that
-    do not fit are cut, and a narrow terminal omits year, instance and worker.
+    A filter looks at 20,000 calls between --since and --until, and says how to go on. A call takes one
+    line: cells that do not fit are cut, and a narrow terminal omits year, instance and worker.
     """
     ages = CallFilter(older_than=until, newer_than=since)
-    wanted = CallFilter(tool=tool, instance=instance, status=status, **ages)
+    about = CallFilter(code=code, text=text, subject=subject, fingerprint=fingerprint)
+    wanted = CallFilter(tool=tool, instance=instance, status=status, **about, **ages)
     columns: Columns[CallRecord] = {
         "queued": lambda record: session.output.time(record.queued_at),
         **CALL_COLUMNS,
@@ -127,11 +140,13 @@ def calls(
     def look() -> Answer:
         if agent is not None:
             client.catalog(agent)
-        records = client.calls(agent, limit, **wanted)
-        is_part = any(one is not None for one in (agent, *wanted.values()))
+        page = client.call_page(agent, limit, cursor=cursor, **wanted)
+        is_part = any(one is not None for one in (agent, cursor, *wanted.values()))
+        if is_part and watch is None:
+            _note_rest(page, session.output)
         none = "There are no such calls." if is_part else "There are no calls."
         return listing(
-            records,
+            page.calls,
             columns,
             wire=CallRecord.to_wire,
             none=none,
@@ -141,6 +156,13 @@ def calls(
         )
 
     return write_or_watch(look, session.output, watch)
+
+
+def _note_rest(page: CallPage, output: Output) -> None:
+    """Say how much was searched, and how to go on."""
+    if page.cursor is not None:
+        how = f"--cursor {shlex.quote(page.cursor)}"
+        output.note(f"Searched {page.searched:,} of {page.total:,} calls. Go on with {how}")
 
 
 def _duration_of(record: CallRecord) -> str | None:
@@ -208,7 +230,7 @@ def trace(
 def traces(
     session: Session,
     client: Client,
-    limit: Annotated[int, option("N", "Show at most N traces.", min=1, max=SEARCHED)] = 20,
+    limit: Annotated[int, option("N", "Show at most N traces.", min=1, max=MOST_ROWS)] = 20,
     since: Since = None,
     until: Until = None,
     watch: Watch = None,

@@ -41,6 +41,10 @@ def _dead_letters(given: Given) -> Target:
     return Target("deadLetters", agent=given.get("agent"))
 
 
+def _selected(given: Given) -> Target:
+    return Target("calls" if given["act"] == "cancel" else "deadLetters", agent=given.get("agent"))
+
+
 def _agent_or_tool(given: Given) -> Target:
     agent, tool = given["agent"], given.get("tool")
     return Target("agent", agent, agent) if tool is None else Target("tool", tool, agent)
@@ -83,6 +87,7 @@ OF_CALLS = MappingProxyType(
         "replay_all": Recorded(_dead_letters, is_bulk=True),
         "drop": Recorded(_dead_letter),
         "drop_all": Recorded(_dead_letters, is_bulk=True),
+        "act_on_all": Recorded(_selected, is_bulk=True, suffix=lambda given: f".{given['act']}"),
         "delete_instance": Recorded(_instance),
         "collect_garbage": Recorded(lambda _: Target("instances"), is_bulk=True),
     }

@@ -147,6 +147,10 @@ def _glob(value: Any) -> str | None:
     return _text(value, LONGEST_GLOB)
 
 
+def _searched(value: Any) -> str | None:
+    return _text(value, LONGEST_GLOB)
+
+
 def _status(value: Any) -> str | None:
     known = isinstance(value, str) and value in STATUSES
     return None if known else f"one of {', '.join(STATUSES)}"
@@ -185,6 +189,7 @@ _BY_NAME: Mapping[str, Check] = {
     "watch": _function,
     "status": _status,
     "token": _identity,
+    "text": _searched,
 }
 _BY_KIND: Mapping[Any, Check] = {
     str: _text,

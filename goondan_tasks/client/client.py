@@ -13,6 +13,7 @@ from goondan_tasks.client.arguments import checking_arguments, end_of_wait
 from goondan_tasks.client.bundles import BundleClient
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.following import FollowTerms
+from goondan_tasks.client.letters import LetterClient
 from goondan_tasks.client.operations import OperatorClient
 from goondan_tasks.client.pending_call import (
     LONGEST_ID,
@@ -24,7 +25,6 @@ from goondan_tasks.client.pending_call import (
 from goondan_tasks.client.reading import FollowedEvent, Position
 from goondan_tasks.client.requests import RequestClient
 from goondan_tasks.client.status import AgentStatus, QueueStatus, read_agents, read_queues
-from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.client.turns import Turn, TurnScope
 from goondan_tasks.contract.calls import CallDraft, CallFields, timed_draft
 from goondan_tasks.contract.conversation import ConversationFiles
@@ -46,24 +46,19 @@ from goondan_tasks.fleet.agent_registry import WorkerRecord
 from goondan_tasks.fleet.audit import recording
 from goondan_tasks.fleet.call_counts import CountStore, TotalCounts
 from goondan_tasks.fleet.connections import ConnectionStatus, all_connections
+from goondan_tasks.history.failures import Failures, read_failures
 from goondan_tasks.history.reasons import read_reason
 from goondan_tasks.history.trace import CallStory, Trace, TraceSummary, read_story, read_trace, read_traces
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
-from goondan_tasks.ledger.call_filter import (
-    SEARCHED,
-    CallFilter,
-    is_narrowed,
-    is_wanted,
-    scheduled_calls,
-)
-from goondan_tasks.ledger.dead_letters import batches, not_a_letter
+from goondan_tasks.ledger.call_filter import CallFilter
+from goondan_tasks.ledger.call_search import CallPage, CallSearch
 from goondan_tasks.ledger.record import CallRecord, Outcome
 
 
 @recording(OF_CALLS)
 @checking_arguments
-class Client(ApprovalClient, OperatorClient, BundleClient, RequestClient):
+class Client(ApprovalClient, LetterClient, OperatorClient, BundleClient, RequestClient):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     Methods raise only for an unknown agent, a payload too large, a conflict or an unreachable broker; any
@@ -212,20 +207,57 @@ class Client(ApprovalClient, OperatorClient, BundleClient, RequestClient):
     ) -> list[CallRecord]:
         """Return the most recent calls, of one agent or of all, the newest first.
 
-        A filter by more than the age searches the :data:`SEARCHED` most recent ones of that age, or ``limit``
-        of them if that is more; of scheduled ones, the next ones, the soonest first. Records that this
+        A filter searches as :meth:`call_page` does, and returns what its first page finds. Records that this
         version cannot read are left out, and logged.
         """
-        require_keywords("calls()", wanted, CallFilter.__annotations__)
-        most = max(limit, SEARCHED) if is_narrowed(wanted) else limit
+        return list(self.call_page(agent, limit, **wanted).calls)
+
+    def call_page(
+        self,
+        agent: str | None = None,
+        limit: int = 50,
+        *,
+        cursor: str | None = None,
+        only_letters: bool = False,
+        **wanted: Unpack[CallFilter],
+    ) -> CallPage:
+        """Return a page of the calls that a filter selects, the newest first, and where to go on.
+
+        A page has looked at :data:`~goondan_tasks.ledger.call_search.SEARCHED` calls at most; with its
+        ``cursor`` the search goes on, also if the page is empty. The latest 10,000 calls of each agent are
+        searched, and the latest 10,000 that ended with an error; if only those can be selected, they are in
+        the order of their ends. Of scheduled calls, the soonest come first, on one page. ``only_letters``
+        searches the dead letters that were not dropped.
+
+        Raises:
+            ToolInputValidationError: ``cursor`` is not that of a page of this list.
+        """
+        require_keywords("call_page()", wanted, CallFilter.__annotations__)
         with self.broker_errors():
-            ages = wanted.get("older_than"), wanted.get("newer_than")
-            agents = self._agents_of(agent)
-            if wanted.get("status") == "scheduled":
-                found = scheduled_calls(self._ledger, agents, most, *ages)
-            else:
-                found = self._with_facts(self._ledger.recent(agents, most, *ages))
-        return [record for record in found if is_wanted(record, wanted)][:limit]
+            search = CallSearch(self._ledger, self._with_facts, only_letters=only_letters)
+            return search.page(self._agents_of(agent), limit, cursor, wanted)
+
+    def failures(
+        self,
+        agent: str | None = None,
+        *,
+        only_dead: bool = False,
+        older_than: float | None = None,
+        newer_than: float | None = None,
+    ) -> Failures:
+        """Return the latest 2,000 calls that ended with an error, by what their failures have in common.
+
+        These are the tool, the code, and the first line of the message without numbers, ids and quoted texts.
+        ``only_dead`` counts the dead letters only; ages are seconds since the end of a call.
+        """
+        with self.broker_errors():
+            return read_failures(
+                self._ledger,
+                self._agents_of(agent),
+                only_dead=only_dead,
+                older_than=older_than,
+                newer_than=newer_than,
+            )
 
     def trace(self, name: str) -> Trace:
         """Return the tree of calls and handoffs of one trace, with the times that each waited and ran.
@@ -332,83 +364,6 @@ class Client(ApprovalClient, OperatorClient, BundleClient, RequestClient):
                 suggestion="Put large data where the agent can read it, and complete the call with its path.",
             )
         return Outcome(told)
-
-    # Dead letters
-
-    def dead_letters(
-        self, agent: str | None = None, limit: int | None = 50, **wanted: Unpack[CallFilter]
-    ) -> list[CallRecord]:
-        """Return the dead letters of one agent or of all, the latest first.
-
-        These are calls whose every run killed its worker, and messages that held no call. The latter have
-        the tool ``(no call)``, and the message and its queue as arguments.
-        """
-        with self.broker_errors():
-            found = self._dead_letters.find(self._agents_of(agent), **wanted)
-            return list(itertools.islice(found, limit))
-
-    def dead_letter(self, call_id: str) -> CallRecord:
-        """Return one dead letter.
-
-        Raises:
-            CallNotFoundError: there is no such call, or it is not a dead letter.
-        """
-        record = self.record(call_id)
-        with self.broker_errors():
-            if not self._dead_letters.has(record):
-                raise not_a_letter(record.id, record)
-        return record
-
-    def replay(self, call_id: str, *, again: bool = False) -> PendingCall:
-        """Run a call that has ended with an error, a dead letter or not, again as a new call.
-
-        The old call keeps its result and is marked as replayed; a second replay is refused unless ``again``
-        is true. The new call's result names the old one in ``meta.replay_of``.
-
-        Raises:
-            NotReplayableError: it has not ended, has succeeded, was refused, or was replayed before.
-            CallNotFoundError: there is no such call.
-            AgentNotFoundError, PayloadTooLargeError: as :meth:`submit`.
-        """
-        record = self.record(call_id)
-        with self.broker_errors():
-            result = self._calls.result(call_id)
-        require_replayable(record, result, again=again)
-        return self._replay([record])[call_id]
-
-    def replay_all(self, agent: str | None = None, **wanted: Unpack[CallFilter]) -> dict[str, PendingCall]:
-        """Replay the dead letters that were not yet replayed; return the new calls by the old ones' ids.
-
-        Messages that held no call are skipped. Raises as :meth:`replay`; letters replayed before that are
-        marked.
-        """
-        letters = [letter for letter in self.dead_letters(agent, None, **wanted) if may_be_replayed(letter)]
-        return {old: new for batch in batches(letters) for old, new in self._replay(batch).items()}
-
-    def drop(self, call_id: str) -> None:
-        """Remove a call from the dead letters; its record and its result stay until they expire.
-
-        Raises:
-            CallNotFoundError: there is no such dead letter.
-        """
-        require_possible(call_id)
-        with self.broker_errors():
-            record = self._ledger.record(call_id)
-            agents = [*self.agents(), *([record.call.agent_name] if record else [])]
-            if not self._dead_letters.remove([call_id], agents):
-                raise not_a_letter(call_id, record)
-
-    def drop_all(self, agent: str | None = None, **wanted: Unpack[CallFilter]) -> int:
-        """Drop dead letters, replayed or not; return how many."""
-        letters = self.dead_letters(agent, None, **wanted)
-        with self.broker_errors():
-            return self._dead_letters.remove([letter.id for letter in letters], self._agents_of(agent))
-
-    def _replay(self, records: list[CallRecord]) -> dict[str, PendingCall]:
-        calls = self.submit_again(replay_of(record) for record in records)
-        with self.broker_errors():
-            self._dead_letters.note_replayed(records, [call.id for call in calls])
-        return {record.id: call for record, call in zip(records, calls, strict=True)}
 
     # Agents and their events: see ClientConnection for more
 

@@ -19,6 +19,8 @@ MASK = "***"
 _MOST_SECRETS = 512
 #: in characters; shorter texts could be ordinary words
 _SHORTEST_SECRET = 8
+#: in characters; longer than secrets are
+_MARGIN = 65_536
 _WORDS = r"secret|pass[-_]?(?:word|wd|phrase)|credential|cookie|(?:api|access|private)[-_]?key"
 _NAMES = re.compile(
     rf"(?i){_WORDS}|(?:access|refresh|id|bearer)[-_]?token|token$|code[-_]?verifier|device[-_]?code"
@@ -184,6 +186,42 @@ def _field_for_log(name: str, value: Any) -> Any:
     text = value if isinstance(value, str) else repr(value)
     hidden = KNOWN_SECRETS.hidden_in_log(text)
     return value if hidden == text else hidden
+
+
+def beginning_of(value: Any, characters: int) -> tuple[Any, bool]:
+    """Return a JSON value without what comes after so many characters of its text, and whether it is whole.
+
+    What is searched for secrets must not have megabytes to be cut to a page afterwards. Some more is kept, so
+    that a secret at the end is found as a whole.
+    """
+    left = characters + _MARGIN
+
+    def kept(node: Any) -> Any:
+        nonlocal left
+        if isinstance(node, str):
+            part = node[: max(0, left)]
+            left -= len(node)
+            return part
+        if isinstance(node, dict):
+            found = {}
+            for name, one in node.items():
+                if left <= 0:
+                    break
+                left -= len(name)
+                found[name] = kept(one)
+            return found
+        if isinstance(node, list | tuple):
+            items = []
+            for one in node:
+                if left <= 0:
+                    break
+                left -= 1
+                items.append(kept(one))
+            return items
+        left -= 1
+        return node
+
+    return kept(value), left > 0
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:

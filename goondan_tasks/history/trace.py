@@ -17,7 +17,7 @@ from goondan_tasks.contract.messages import (
 )
 from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.contract.output import Progress
-from goondan_tasks.contract.redaction import hidden_by_place, hidden_in_log
+from goondan_tasks.contract.redaction import beginning_of, hidden_by_place, hidden_in_log
 from goondan_tasks.contract.wording import member
 from goondan_tasks.history.attempts import Attempt, attempts_of, end_of_run, time_of
 from goondan_tasks.ledger.ledger import Ledger
@@ -237,12 +237,20 @@ def read_traces(
     latest = dict(islice(traces.items(), limit))
     with ledger.redis.pipeline(transaction=False) as pipe:
         for trace_id in latest:
-            pipe.zrange(ledger.keys.trace(trace_id), 0, -1)
-        indexes = [[call_id.decode() for call_id in row or ()] for row in rows_of(pipe)]
-    _add(ledger, latest, {trace_id: ids[0] for trace_id, ids in zip(latest, indexes, strict=True) if ids})
+            pipe.zrange(ledger.keys.trace(trace_id), 0, 0)
+        heads = rows_of(pipe)
+    _add(ledger, latest, {name: head[0].decode() for name, head in zip(latest, heads, strict=True) if head})
     firsts = {trace_id: _first(known).call.root_id for trace_id, known in latest.items()}
     _add(ledger, latest, {trace_id: root_id for trace_id, root_id in firsts.items() if root_id})
-    return [_summary(known, len({*known, *ids})) for known, ids in zip(latest.values(), indexes, strict=True)]
+    with ledger.redis.pipeline(transaction=False) as pipe:
+        for trace_id, known in latest.items():
+            pipe.zcard(ledger.keys.trace(trace_id))
+            pipe.zmscore(ledger.keys.trace(trace_id), list(known))
+        rows = rows_of(pipe)
+    return [
+        _summary(known, (indexed or 0) + sum(score is None for score in scores or [None] * len(known)))
+        for known, indexed, scores in zip(latest.values(), rows[::2], rows[1::2], strict=True)
+    ]
 
 
 def _add(ledger: Ledger, traces: Mapping[str, dict[str, CallRecord]], wanted: Mapping[str, str]) -> None:
@@ -530,9 +538,10 @@ def story_of(
 
 def excerpt(value: Any) -> Excerpt:
     """Return the beginning of a JSON value. Secrets are hidden before the cut, or half of one could stay."""
-    text = hidden_by_place(serializer.encode(hidden_in_log(value)).decode())
-    size = len(serializer.encode(value))
-    return Excerpt(text=text[:SHOWN_CHARACTERS], size=size, is_cut=len(text) > SHOWN_CHARACTERS)
+    beginning, is_whole = beginning_of(value, SHOWN_CHARACTERS)
+    text = hidden_by_place(serializer.encode(hidden_in_log(beginning)).decode())
+    is_cut = not is_whole or len(text) > SHOWN_CHARACTERS
+    return Excerpt(text=text[:SHOWN_CHARACTERS], size=len(serializer.encode(value)), is_cut=is_cut)
 
 
 def _limits(ledger: Ledger, record: CallRecord) -> tuple[tuple[str, ...], int | None]:

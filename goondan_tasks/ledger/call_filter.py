@@ -3,17 +3,16 @@
 import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from redis.exceptions import ResponseError
 
 from broker_config.connections import rows_of
 from broker_config.refusals import is_script_fault
+from goondan_tasks.contract.fingerprints import FailureKind
 from goondan_tasks.contract.table_rows import naming
+from goondan_tasks.contract.wording import member
 from goondan_tasks.ledger.record import CallRecord, CallRecords
-
-#: how many recent calls a filter searches that only shows calls
-SEARCHED = 1000
 
 #: the statuses, states and outcomes of calls
 STATUSES = ("scheduled", "queued", "waiting", "running", "lost", "pending", "done", "dead", "ok", "error")
@@ -35,7 +34,16 @@ class CallFilter(TypedDict, total=False):
     instance: str | None
     #: a status, a state or an outcome: a call that waits for a limit is ``queued`` as well as ``waiting``
     status: str | None
-    #: the lowest age in seconds: since the call was queued; of a dead letter, since it died
+    #: the code of its error
+    code: str | None
+    #: text in the message of its error; upper and lower case of ASCII letters are the same
+    text: str | None
+    #: a user or tenant: one of the values of ``auth.subjects``
+    subject: str | None
+    #: the kind of its failure (:mod:`goondan_tasks.contract.fingerprints`)
+    fingerprint: str | None
+    #: the lowest age in seconds: since the call was queued; where only failures or dead letters are listed,
+    #: since it ended
     older_than: float | None
     #: the highest age in seconds
     newer_than: float | None
@@ -43,17 +51,44 @@ class CallFilter(TypedDict, total=False):
 
 def is_wanted(record: CallRecord, wanted: CallFilter) -> bool:
     """Return whether a filter selects a call by everything but its age, which the indexes of calls decide."""
-    tool, instance, status = (wanted.get(name) for name in ("tool", "instance", "status"))
+    tool, instance, status, subject = (wanted.get(name) for name in ("tool", "instance", "status", "subject"))
     return (
         (tool is None or fnmatchcase(record.call.tool_name, str(tool)))
         and (instance is None or instance == record.call.instance_key)
         and (status is None or status in {record.status, record.outcome, record.state})
+        and (subject is None or subject in subjects_of(record.call.auth))
+        and _has_failed_so(record, wanted)
     )
 
 
-def is_narrowed(wanted: CallFilter) -> bool:
-    """Return whether a filter selects by more than the age."""
-    return any(wanted.get(name) is not None for name in ("tool", "instance", "status"))
+def subjects_of(auth: Any) -> list[Any]:
+    """Return the users and tenants in the ``auth`` of a call."""
+    subjects = member(auth, "subjects")
+    return list(subjects.values()) if isinstance(subjects, dict) else []
+
+
+def selects_failures(wanted: CallFilter) -> bool:
+    """Return whether a filter can only select calls that ended with an error."""
+    by_error = any(wanted.get(name) is not None for name in ("code", "text", "fingerprint"))
+    return by_error or wanted.get("status") in ("error", "dead")
+
+
+def _has_failed_so(record: CallRecord, wanted: CallFilter) -> bool:
+    code, text, fingerprint = (wanted.get(name) for name in ("code", "text", "fingerprint"))
+    if code is text is fingerprint is None:
+        return True
+    error = record.error
+    return (
+        error is not None
+        and code in {None, error.code}
+        and (text is None or folded(str(text)) in folded(error.message))
+        and fingerprint in {None, FailureKind.of(record.call.tool_name, error).fingerprint}
+    )
+
+
+def folded(text: str) -> bytes:
+    """Return a text with the ASCII letters in lower case, as scripts compare it."""
+    return text.encode("utf-8", "replace").lower()
 
 
 def open_calls(ledger: CallRecords, agent: str | None, wanted: CallFilter) -> Iterator[CallRecord]:

@@ -5,7 +5,6 @@ Source: DESIGN "Delivery" rules 4 and 9.
 ``finish.lua`` adds a call to its agent's index. It leaves the index when it is dropped or its record expires.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar, Unpack
 
@@ -43,10 +42,10 @@ class DeadLetters:
         """Return whether the call is a dead letter that was not dropped."""
         return self._redis.zscore(self._keys.dead_letters(record.call.agent_name), record.id) is not None
 
-    def remove(self, call_ids: Iterable[str], agents: Iterable[str]) -> int:
-        """Remove calls from the indexes of ``agents``; return how many there were.
+    def remove(self, call_ids: Iterable[str], agents: Iterable[str]) -> list[str]:
+        """Remove calls from the indexes of ``agents``; return those that were there.
 
-        They are counted first: if the connection is lost, a repeated ZREM would not count what the first
+        They are looked up first: if the connection is lost, a repeated ZREM would not tell what the first
         removed.
         """
         ids = list(call_ids)
@@ -54,12 +53,12 @@ class DeadLetters:
         with self._redis.pipeline(transaction=False) as pipe:
             for index in indexes:
                 pipe.zmscore(index, ids)
-            scores = itertools.chain.from_iterable(row or () for row in rows_of(pipe))
-            count = sum(score is not None for score in scores)
+            scores = [row or [None] * len(ids) for row in rows_of(pipe)]
             for index in indexes:
                 pipe.zrem(index, *ids)
             rows_of(pipe)
-        return count
+        columns = zip(*scores, strict=True)
+        return [one for one, row in zip(ids, columns, strict=False) if any(at is not None for at in row)]
 
     def note_replayed(self, records: Sequence[CallRecord], by: Sequence[str]) -> None:
         """Record which call replays each of ``records`` (``replayed.lua``)."""

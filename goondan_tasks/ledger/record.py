@@ -545,17 +545,17 @@ class CallRecords:
         earliest, latest = self.moments(older_than, newer_than)
         with self.redis.pipeline(transaction=False) as pipe:
             for agent in agents:
-                pipe.zrevrangebyscore(self.keys.calls(agent), latest, earliest, start=0, num=limit)
-            ids = [call_id.decode() for row in rows_of(pipe) for call_id in row or ()]
-        found = [record for record in self.records(ids) if record is not None]
-        return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]
+                pipe.zrevrangebyscore(self.keys.calls(agent), latest, earliest, 0, limit, withscores=True)
+            rows = sorted((row for found in rows_of(pipe) for row in found or ()), key=lambda row: -row[1])
+        return list(filter(None, self.records([call_id.decode() for call_id, _ in rows[:limit]])))
 
     def forget(self, call_id: str, agent: str) -> None:
-        """Remove the record, the result, the stream and the index entry of a call that has ended."""
+        """Remove the record, the result, the stream and the index entries of a call that has ended."""
         keys = self.keys
         with self.redis.pipeline() as pipe:
             pipe.delete(keys.call(call_id), keys.celery_result(call_id), keys.turn_stream(call_id))
-            pipe.zrem(self.keys.calls(agent), call_id)
+            pipe.zrem(keys.calls(agent), call_id)
+            pipe.zrem(keys.failures(agent), call_id)
             pipe.execute()
 
     def result(self, call_id: str) -> ToolCallResult | None:

@@ -303,7 +303,9 @@ def _of_redis(seen: Seen, promise: Promise) -> Iterator[str]:
         return
     if seen.cell.outcome == "killed":  # the next call that needs the permit of a lost one frees it
         left_in = [key for key in left_in if not key.startswith("goondan:holders:")]
-    yield from _differs("it is still named", left_in, [])
+    failed = result is not None and result.status == "error"
+    index = [f"goondan:failures:{seen.cell.agent}"] if failed else []
+    yield from _differs("it is named in", left_in, index)
     if record is None or result is None or record.result is None:
         yield "no record, or no result in it"
         return

@@ -15,6 +15,7 @@ from goondan_tasks.client import AsyncClient, AsyncPendingCall, Client, PendingC
 from goondan_tasks.client.approvals import ApprovalClient
 from goondan_tasks.client.bundles import BundleClient
 from goondan_tasks.client.connection import ClientConnection
+from goondan_tasks.client.letters import LetterClient
 from goondan_tasks.client.operations import OperatorClient
 from goondan_tasks.client.requests import RequestClient
 from goondan_tasks.client.schedules import Schedules
@@ -62,7 +63,7 @@ All are subclasses of `goondan_tasks.errors.GoondanError`: `code`, `message`, `s
 |---|---|---|
 """
 
-_KINDS = (Client, ApprovalClient, OperatorClient, BundleClient, RequestClient, ClientConnection)
+_KINDS = (Client, ApprovalClient, LetterClient, OperatorClient, BundleClient, RequestClient, ClientConnection)
 #: the names of methods that both clients have
 METHODS = [
     name

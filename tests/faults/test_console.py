@@ -327,21 +327,21 @@ def test_conversation_shows_a_running_turn_as_it_is_written(chrome: Browser, swa
     assert trouble.hosts == {swarm.url.removeprefix("http://")}
 
 
-def test_unfolded_group_of_dead_letters_stays_the_same_group(chrome: Browser, swarm: Shop) -> None:
-    """Another group that comes before it must not get under the user's pointer."""
+def test_dead_letters_of_one_kind_are_dropped_after_a_page_that_says_so(chrome: Browser, swarm: Shop) -> None:
+    """A letter that comes while the page is open is not dropped with them."""
     with opened(chrome, swarm) as (page, trouble):
         go(page, swarm, "/dead-letters")
-        group = page.locator("article", has_text="mail__crash of billing")
-        group.get_by_text("Drop 2…").click()
-        form = group.locator("form", has_text="Drop 2")
-        expect(form).to_be_visible()
-        swarm.in_state("dead", "support", "mail__crash")
+        kind = page.locator("tr", has_text="mail__crash")
+        expect(kind.locator("td.number")).to_have_text("2")
+        kind.get_by_text("Drop…").click()
+        expect(page.locator("main")).to_contain_text("Will drop 2 calls of 1 tool")
+        later = swarm.in_state("dead", "support", "mail__crash")
         swarm.stack.start_worker(["support"])
-        page.get_by_role("button", name="1 new").click()
-        expect(page.locator("article").first).to_contain_text("mail__crash of support")
-        expect(form).to_be_visible()
-        expect(form.locator("input[name=agent]")).to_have_value("billing")
-        expect(page.locator("article").first.locator("form").first).to_be_hidden()
+        page.get_by_role("button", name="Drop 2").click()
+        expect(page.locator("main")).to_contain_text("2 done")
+        expect(page.locator("main")).to_contain_text("Nothing is left")
+        go(page, swarm, "/dead-letters")
+        expect(page.locator("tr", has_text="mail__crash")).to_contain_text(later.id[:8])
     assert trouble.said == []
 
 

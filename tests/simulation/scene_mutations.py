@@ -29,7 +29,7 @@ _LETTERS = [
         "each operator makes a replay of its own",
         'f"replay-{record.replays + 1}-of-{record.id}"',
         'f"replay-{uuid.uuid4()}-of-{record.id}"',
-        "goondan_tasks.client.client:replay_of",
+        "goondan_tasks.client.letters:replay_of",
     ),
     (
         "replays are not noted",
@@ -41,13 +41,13 @@ _LETTERS = [
         "a letter is replayed twice",
         "if record.replayed_by is not None and not again:",
         "if False:",
-        "goondan_tasks.client.client:require_replayable",
+        "goondan_tasks.client.letters:require_replayable",
     ),
     (
         "a call that has succeeded is replayed",
         'if record.outcome == "ok":',
         "if False:",
-        "goondan_tasks.client.client:require_replayable",
+        "goondan_tasks.client.letters:require_replayable",
     ),
     (
         "a dropped letter stays",

@@ -256,11 +256,40 @@ export interface Failure {
   error: FailureText;
 }
 
+/** Failures of one kind: one tool, one code, messages that differ in numbers, ids and quoted texts. */
+export interface FailureGroup {
+  fingerprint: string;
+  tool: string;
+  code: string;
+  message: string;
+  agents: string[];
+  count: number;
+  replayed: number;
+  firstAt: string;
+  lastAt: string;
+  lastId: string;
+  lastMessage: string;
+}
+
 /** Why a pending call failed. */
 export interface FailureText {
   message: string;
   code?: string | null;
   suggestion?: string | null;
+}
+
+/** Failures by their kinds, the most frequent first. */
+export interface Failures {
+  groups: FailureGroup[];
+  counted: number;
+  total: number;
+}
+
+export interface Found_CallView_ {
+  items: CallView[];
+  nextCursor?: string | null;
+  searched: number;
+  total: number;
 }
 
 /** The public part of a grant, which can be read without a key. */

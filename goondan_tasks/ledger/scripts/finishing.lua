@@ -9,7 +9,17 @@ local ARGS = '"callChain":[],"args":' -- precedes the arguments, which end the J
 local function open_ends(terms)
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  return {now = now, terms = terms, notifications = {}, ids = {}, running = {}}
+  return {now = now, terms = terms, notifications = {}, ids = {}, running = {}, failures = {}}
+end
+
+local function namespace_of(key, id) return string.sub(key, 1, -#id - 6) end -- of the key call:<id>
+
+-- Add calls to an index of those that have ended, until their records expire; `ids` alternates scores and ids.
+local function list_ended(index, ids, now, ttl)
+  redis.pcall('ZADD', index, 'NX', unpack(ids)) -- one that is ended again, because a script was broken off, keeps its time
+  redis.pcall('ZREMRANGEBYSCORE', index, '-inf', now - ttl * 1000)
+  redis.pcall('ZREMRANGEBYRANK', index, 0, -10001)
+  redis.call('EXPIRE', index, ttl)
 end
 
 -- Store a result, and drop the fields of the record that are no longer needed. If the result repeats all of the call
@@ -31,9 +41,11 @@ local function keep_result(key, ttl, now, ended, call, digest, permits, not_star
         'result', ended.result)
       keep_failure(key, ended.failure)
     end
+    local dropped = 'idempotent'
+    if ended.status == 'dead' then dropped = 'verdict' end -- who replays a dead letter wants to know
     -- while its handler runs, the claim stays: a sweep ends it if this is broken off
     redis.call('HDEL', key, ended.still_runs and 'verdict' or 'token', 'verdict', 'producers', 'notStarted', 'deadline',
-      'idempotent', 'maxAttempts', 'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'permits')
+      dropped, 'maxAttempts', 'deaths', 'retried', 'completion', 'approval', 'limit', 'overran', 'permits')
   end
   redis.call('EXPIRE', key, ttl)
 end
@@ -67,14 +79,13 @@ local function finish_call(ends, key, ttl, names, ended)
     ends.limits.leave({id = ended.id, token = ended.token, limits = record[7], has_begun = not record[9]})
   end
   -- first: if this is broken off, it is ended again with the result
-  if record[12] or ended.is_event then end_stream(string.sub(key, 1, -#ended.id - 6), ended.id, record[12]) end
+  if record[12] or ended.is_event then end_stream(namespace_of(key, ended.id), ended.id, record[12]) end
   keep_result(key, ttl, ends.now, ended, record[5], record[6], record[7], record[9], has_result)
-  if ended.status == 'dead' then
-    local letters = names.dead_letters .. ended.agent
-    redis.pcall('ZADD', letters, ends.now, ended.id)
-    redis.pcall('ZREMRANGEBYSCORE', letters, '-inf', ends.now - ttl * 1000)
-    redis.pcall('ZREMRANGEBYRANK', letters, 0, -10001)
-    redis.call('EXPIRE', letters, ttl)
+  if ended.status == 'dead' then list_ended(names.dead_letters .. ended.agent, {ends.now, ended.id}, ends.now, ttl) end
+  if ended.outcome == 'error' then
+    local index = namespace_of(key, ended.id) .. 'failures:' .. ended.agent
+    local failed = ends.failures[index] or {ttl = ttl}
+    failed[#failed + 1], failed[#failed + 2], ends.failures[index] = ends.now, ended.id, failed
   end
   if record[4] then -- submitted by plain Celery, which reads its own result record
     local meta = '{"task_id":"' .. ended.id .. '","status":"SUCCESS","traceback":null,"children":[],"date_done":"'
@@ -98,6 +109,7 @@ local function close_ends(ends, due, names)
   for producer, list in pairs(ends.notifications) do
     redis.call('PUBLISH', names.results .. producer, table.concat(list, '\n'))
   end
+  for index, failed in pairs(ends.failures) do list_ended(index, failed, ends.now, failed.ttl) end
   if ends.limits then ends.limits.close() end
   -- last: the results are stored, and a sweep takes what stays here out of all lists
   if #ends.ids > 0 then redis.pcall('ZREM', due, unpack(ends.ids)) end

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -18,6 +18,7 @@ from goondan_tasks.contract.messages import (
     WireModel,
 )
 from goondan_tasks.contract.moments import LONGEST_DELAY_SECONDS
+from goondan_tasks.ledger.call_filter import STATUSES, CallFilter
 from goondan_web.callers import Caller
 
 #: the longest wait for a result, in seconds
@@ -89,6 +90,32 @@ class AgentListing(Listing):
     agent: Name | None = Field(None, description="Only what belongs to this agent.")
 
 
+class CallListing(AgentListing):
+    """Which part of the calls to return, and which of them are meant."""
+
+    tool: str | None = Field(None, min_length=1, max_length=1_000, description="A glob, such as `bash__*`.")
+    instance_key: InstanceName | None = Field(None, description="Only those of this conversation.")
+    status: Literal[STATUSES] | None = Field(  # type: ignore[valid-type]
+        None, description="A status, a state or an outcome."
+    )
+    code: Name | None = Field(None, description="The code of the error.")
+    text: str | None = Field(
+        None, min_length=1, max_length=1_000, description="Text in the message of the error, in any case."
+    )
+    subject: Name | None = Field(None, description="A user or tenant: a value of `auth.subjects`.")
+    fingerprint: Name | None = Field(None, description="The kind of the failure, from `/v1/failures`.")
+    older_than: float | None = Field(
+        None, ge=0, description="In seconds since the call was queued, or has ended with an error."
+    )
+    newer_than: float | None = Field(None, ge=0, description="The same, at most.")
+
+    @property
+    def wanted(self) -> CallFilter:
+        """The filter of the client."""
+        given = self.model_dump(exclude={"limit", "cursor", "agent", "instance_key"})
+        return cast("CallFilter", {**given, "instance": self.instance_key})
+
+
 class Waiting(Query):
     """How long to wait for the end."""
 
@@ -102,6 +129,14 @@ class Page(WireModel, Generic[Item]):
 
     items: list[Item]
     next_cursor: str | None = None
+
+
+class Found(Page[Item], Generic[Item]):
+    """A part of what a search finds. With ``nextCursor`` it goes on, also if this part is empty."""
+
+    #: how many were looked at for this part, and how many there are
+    searched: int
+    total: int
 
 
 class Done(WireModel):

@@ -33,6 +33,7 @@ from goondan_web.doors.console import (
     acts,
     approvals,
     audit,
+    bulk,
     bundle,
     calls,
     chat,
@@ -73,8 +74,9 @@ PAGES: tuple[View, ...] = (
     *audit.PAGES,
     *bundle.PAGES,
     *usage.PAGES,
+    *bulk.PAGES,
 )
-ACTS: tuple[Act, ...] = (*acts.ACTS, *approvals.ACTS, *trials.ACTS, *bundle.ACTS)
+ACTS: tuple[Act, ...] = (*acts.ACTS, *approvals.ACTS, *trials.ACTS, *bundle.ACTS, *bulk.ACTS)
 
 
 @contextmanager

@@ -3,16 +3,9 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from goondan_tasks.contract.errors import (
-    CallClosedError,
-    CallNotFoundError,
-    NotReplayableError,
-    ToolInputValidationError,
-)
+from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.fleet.http_tokens import ADMIN, CALL
-from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.console.asking import Act, Acting, after
-from goondan_web.doors.console.calls import kind_of
 from goondan_web.doors.console.rendering import PATH
 
 #: what each act says afterwards, by the word in the address of the page that it leads to
@@ -24,8 +17,8 @@ _SAID: Mapping[str, str] = MappingProxyType(
         "denied": "The call is denied, and has ended.",
         "approved-all": "The calls that still waited are approved, and run.",
         "denied-all": "The calls that still waited are denied, and have ended.",
-        "replayed": "The dead letters run again, as new calls.",
-        "dropped": "The dead letters are dropped; their records stay until they expire.",
+        "replayed": "The dead letter runs again, as a new call.",
+        "dropped": "The dead letter is dropped; its record stays until it expires.",
         "paused": "It is paused: what waits stays in its queue, and what runs goes on.",
         "resumed": "It goes on.",
         "drains": "The worker takes no more calls, and ends when those that run have ended.",
@@ -84,28 +77,6 @@ def drop(acting: Acting) -> str:
     return after("dropped", "dead-letters")
 
 
-def replay_group(acting: Acting) -> str:
-    """Run the dead letters of a group again that were not replayed before."""
-    return _each(acting, "replayed", lambda letter: acting.client.replay(letter.id))
-
-
-def drop_group(acting: Acting) -> str:
-    """Drop the dead letters of a group."""
-    return _each(acting, "dropped", lambda letter: acting.client.drop(letter.id))
-
-
-def _each(acting: Acting, word: str, act: Callable[[CallRecord], object]) -> str:
-    acting.require(ADMIN)
-    kind = acting.text("agent"), acting.text("tool"), acting.text("code")
-    for letter in acting.client.dead_letters(kind[0], None):
-        if kind_of(letter) == kind and (word == "dropped" or letter.replayed_by is None):
-            try:
-                act(letter)
-            except (CallClosedError, CallNotFoundError, NotReplayableError):
-                continue  # another person was faster, or its record has expired: the page shows what is left
-    return after(word, "dead-letters")
-
-
 def _administered(word: str, page: str, act: Callable[[Acting], object]) -> Callable[[Acting], str]:
     """Return what does something that needs the scope ``admin``, and leads to a page."""
 
@@ -155,8 +126,6 @@ ACTS = (
     Act(f"{PATH}/calls/{{id}}/fail", fail),
     Act(f"{PATH}/dead-letters/{{id}}/replay", replay),
     Act(f"{PATH}/dead-letters/{{id}}/drop", drop),
-    Act(f"{PATH}/dead-letters/replay", replay_group),
-    Act(f"{PATH}/dead-letters/drop", drop_group),
     Act(f"{PATH}/agents/{{agent}}/pause", _administered("paused", "queues", _pause)),
     Act(f"{PATH}/agents/{{agent}}/resume", _administered("resumed", "queues", _resume)),
     Act(f"{PATH}/workers/{{name}}/drain", _administered("drains", "workers", _drain)),

@@ -27,7 +27,15 @@ class Asking:
 
     def chosen(self, name: str) -> str | None:
         """Return what a filter chooses; ``None`` for all."""
-        return self.query.get(name, "").strip() or None
+        return self.given(name) or None
+
+    def given(self, name: str) -> str:
+        """Return a field of the query, without spaces around it; empty if it is missing."""
+        return self.query.get(name, "").strip()
+
+    def require(self, scope: str) -> None:
+        """Refuse a caller without a scope; raises as :meth:`Acting.require` does."""
+        _require(self.caller, scope)
 
     def number(self, name: str, usual: int, most: int) -> int:
         """Return a whole number of the query.
@@ -35,10 +43,7 @@ class Asking:
         Raises:
             ToolInputValidationError: it is none.
         """
-        text = self.query.get(name) or str(usual)
-        if not (text.isascii() and text.isdecimal()):
-            raise ToolInputValidationError(f"{name} is {text[:100]!r}, which is not a whole number.")
-        return max(1, min(int(text[:9]), most))
+        return _number(name, self.given(name) or str(usual), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,14 @@ class Acting:
     def text(self, name: str) -> str:
         """Return a field of the form, without spaces around it; empty if it is missing."""
         return self.form.get(name, "").strip()
+
+    def given(self, name: str) -> str:
+        """Return a field as :meth:`text` does."""
+        return self.text(name)
+
+    def number(self, name: str, usual: int, most: int) -> int:
+        """Return a whole number of the form; raises as :meth:`Asking.number` does."""
+        return _number(name, self.text(name) or str(usual), most)
 
     def json(self, name: str, default: bytes) -> Any:
         """Return a field of the form that is JSON.
@@ -82,8 +95,18 @@ class Acting:
         Raises:
             MissingScopeError: the caller may not do this.
         """
-        if not self.caller.may(scope):
-            raise MissingScopeError(f"{self.caller.name} lacks the scope {scope}.")
+        _require(self.caller, scope)
+
+
+def _require(caller: Caller, scope: str) -> None:
+    if not caller.may(scope):
+        raise MissingScopeError(f"{caller.name} lacks the scope {scope}.")
+
+
+def _number(name: str, text: str, most: int) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ToolInputValidationError(f"{name} is {text[:100]!r}, which is not a whole number.")
+    return max(1, min(int(text[:15]), most))
 
 
 def after(word: str, *parts: str) -> str:

@@ -1,7 +1,5 @@
 """Pages about calls: lists of them, one of them, traces and dead letters."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -11,15 +9,25 @@ from broker_config import serializer
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import JsonObject
-from goondan_tasks.history.attempts import time_of
-from goondan_tasks.ledger.call_filter import SEARCHED, STATUSES
+from goondan_tasks.history.failures import FailureGroup, Failures
+from goondan_tasks.ledger.call_filter import STATUSES, selects_failures
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.console.asking import Asking, View
+from goondan_web.doors.console.filters import (
+    FILTER_FIELDS,
+    TIMES,
+    ChosenFilter,
+    chosen_filter,
+    link,
+    literal,
+)
 from goondan_web.doors.console.rendering import PATH, SECURITY, Shown, at
 from goondan_web.doors.console.values import diff_of, editable, shown_json
 
-#: how many rows a list shows, unless its address asks for more
-USUAL_ROWS = 50
+#: how many rows a list shows, unless its address asks for more, and how many it shows at most
+USUAL_ROWS, MOST_ROWS = 50, 200
+#: how many kinds of failures the overview shows
+_KINDS = 10
 #: the shortest beginning of an id that is looked for
 _SHORTEST_ID = 6
 
@@ -36,18 +44,24 @@ def row_of(record: CallRecord) -> JsonObject:
 
 
 def list_calls(asking: Asking) -> Shown:
-    """Show the latest calls that a filter selects."""
-    wanted = {name: asking.chosen(name) for name in ("tool", "instance", "status")}
-    limit, agent = asking.number("limit", USUAL_ROWS, SEARCHED), asking.chosen("agent")
-    found = asking.client.calls(agent, limit, **wanted)  # type: ignore[arg-type]
+    """Show a page of the calls that a filter selects."""
+    chosen = chosen_filter(asking)
+    limit = asking.number("limit", USUAL_ROWS, MOST_ROWS)
+    page = asking.client.call_page(chosen.agent, limit, cursor=asking.chosen("cursor"), **chosen.wanted)
+    following = {**chosen.fields, "limit": str(limit), "cursor": page.cursor}
     data = {
-        "rows": [row_of(record) for record in found],
-        "filter": {**wanted, "agent": agent, "limit": limit},
+        "rows": [row_of(record) for record in page.calls],
+        "filter": {**dict.fromkeys(FILTER_FIELDS), **chosen.fields},
         "statuses": STATUSES,
+        "times": TIMES,
         "agents": _agents(asking),
-        "searched": SEARCHED,
+        "searched": page.searched,
+        "total": page.total,
+        "onlyFailures": selects_failures(chosen.wanted),
         "keptSeconds": asking.client.settings.result_ttl_seconds,
-        "more": min(SEARCHED, limit * 4) if len(found) == limit < SEARCHED else None,
+        "first": link("calls", **chosen.fields) if asking.chosen("cursor") else None,
+        "next": link("calls", **following) if page.cursor else None,
+        "bulk": link("bulk", "cancel", **chosen.fields),
     }
     return Shown("calls.html", "Calls", data)
 
@@ -77,36 +91,52 @@ def list_traces(asking: Asking) -> Shown:
 
 
 def list_dead_letters(asking: Asking) -> Shown:
-    """Show the dead letters in groups of one agent, tool and code."""
-    found = asking.client.dead_letters(asking.chosen("agent"), None)
-    rows: list[dict[str, Any]] = [
-        {
-            "agent": agent,
-            "tool": tool,
-            "code": code,
-            "count": len(letters),
-            "notIdempotent": sum(letter.is_idempotent is not True for letter in letters),
-            "replayable": sum(letter.replayed_by is None for letter in letters),
-            "first": time_of(min(map(_end, letters))),
-            "last": time_of(max(map(_end, letters))),
-            "letters": [row_of(letter) for letter in letters[:USUAL_ROWS]],
+    """Show the dead letters by the kinds of their failures, or a page of those that a filter selects."""
+    chosen = chosen_filter(asking)
+    found = asking.client.failures(
+        chosen.agent,
+        only_dead=True,
+        newer_than=chosen.wanted.get("newer_than"),
+    )
+    is_list = any(name in chosen.fields for name in FILTER_FIELDS if name not in {"agent", "since"})
+    data = {
+        "groups": [] if is_list else [_group(one, chosen) for one in found.groups[:USUAL_ROWS]],
+        "hidden": 0 if is_list else max(0, len(found.groups) - USUAL_ROWS),
+        "counted": found.counted,
+        "count": found.total,
+        "filter": {**dict.fromkeys(FILTER_FIELDS), **chosen.fields},
+        "times": TIMES,
+        "agents": _agents(asking),
+        "rows": None,
+        "replay": link("bulk", "replay", **chosen.fields),
+        "drop": link("bulk", "drop", **chosen.fields),
+    }
+    if is_list:
+        cursor = asking.chosen("cursor")
+        page = asking.client.call_page(
+            chosen.agent, USUAL_ROWS, cursor=cursor, only_letters=True, **chosen.wanted
+        )
+        following = {**chosen.fields, "cursor": page.cursor}
+        data |= {
+            "rows": [row_of(one) for one in page.calls],
+            "next": link("dead-letters", **following) if page.cursor else None,
         }
-        for (agent, tool, code), letters in _by_kind(found).items()
-    ]
-    rows.sort(key=lambda row: row["last"], reverse=True)
-    return Shown("dead_letters.html", "Dead letters", {"groups": rows, "count": len(found)})
+    return Shown("dead_letters.html", "Dead letters", data)
 
 
-def kind_of(record: CallRecord) -> tuple[str, str, str]:
-    """Return what failures of one kind have in common: agent, tool and code."""
-    return record.call.agent_name, record.call.tool_name, "" if record.error is None else record.error.code
-
-
-def _by_kind(records: Iterable[CallRecord]) -> Mapping[tuple[str, str, str], list[CallRecord]]:
-    kinds: dict[tuple[str, str, str], list[CallRecord]] = defaultdict(list)
-    for record in records:
-        kinds[kind_of(record)].append(record)
-    return kinds
+def _group(group: FailureGroup, chosen: ChosenFilter) -> dict[str, Any]:
+    kind = {
+        **chosen.fields,
+        "tool": literal(group.tool),
+        "code": group.code,
+        "fingerprint": group.fingerprint,
+    }
+    return {
+        **group.to_wire(),
+        "list": link("dead-letters", **kind),
+        "replay": link("bulk", "replay", **kind),
+        "drop": link("bulk", "drop", **kind),
+    }
 
 
 def search(asking: Asking) -> Shown | Response:
@@ -128,13 +158,25 @@ def search(asking: Asking) -> Shown | Response:
     return Shown("search.html", "Search", {"text": text})
 
 
-def failures(asking: Asking, seconds: float) -> list[dict[str, Any]]:
-    """Return the kinds of failures among the latest calls, the most frequent first."""
-    found = asking.client.calls(None, SEARCHED, status="error", newer_than=seconds)
-    return [
-        {"agent": agent, "tool": tool, "code": code, "count": len(records), "last": row_of(records[0])}
-        for (agent, tool, code), records in sorted(_by_kind(found).items(), key=lambda kind: -len(kind[1]))
+def failures(asking: Asking, seconds: int) -> tuple[list[dict[str, Any]], Failures]:
+    """Return the kinds of the failures of the last seconds, the most frequent first, each with its list."""
+    found = asking.client.failures(newer_than=float(seconds))
+    groups = [
+        {
+            **one.to_wire(),
+            "list": link(
+                "calls",
+                status="error",
+                tool=literal(one.tool),
+                code=one.code,
+                fingerprint=one.fingerprint,
+                since=str(seconds),
+                agent=one.agents[0] if len(one.agents) == 1 else None,
+            ),
+        }
+        for one in found.groups[:_KINDS]
     ]
+    return groups, found
 
 
 def _agents(asking: Asking) -> list[str]:

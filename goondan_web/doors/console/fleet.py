@@ -13,8 +13,6 @@ from goondan_web.doors.console.usage import graph_of
 
 #: the age of the failures that the overview counts
 _HOUR = 3_600
-#: how many kinds of failures it shows
-_KINDS = 10
 #: how many running calls of a worker its page shows
 _RUNNING = 200
 
@@ -23,13 +21,13 @@ def overview(asking: Asking) -> Shown:
     """Show how the swarm fares, in a few numbers, its agents and their hand-offs, and the latest failures."""
     client = asking.client
     statuses = client.agent_statuses()
-    queues, failed = [status.queue for status in statuses], failures(asking, _HOUR)
+    queues, (kinds, failed) = [status.queue for status in statuses], failures(asking, _HOUR)
     waits = [queue.oldest_seconds for queue in queues if queue.oldest_seconds is not None]
     numbers = {
         "running": sum(queue.running for queue in queues),
         "waiting": sum(queue.backlog + queue.waiting_for_limit for queue in queues),
         "oldestSeconds": max(waits, default=None),
-        "failed": sum(kind["count"] for kind in failed),
+        "failed": failed.total,
         "approvals": len(client.approvals()),
         "dead": sum(queue.dead_letters for queue in queues),
     }
@@ -38,7 +36,8 @@ def overview(asking: Asking) -> Shown:
     data = {
         "numbers": numbers,
         "agents": [_agent(status) for status in statuses],
-        "failures": failed[:_KINDS],
+        "failures": kinds,
+        "failuresCounted": failed.counted,
         "graph": graph_of(statuses, client.handoffs()),
         "workers": len(workers),
         "alerts": _alerts(statuses),

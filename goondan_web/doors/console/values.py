@@ -8,19 +8,21 @@ from typing import Any
 from broker_config import serializer
 from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.contract.messages import JsonObject, ToolCall
-from goondan_tasks.contract.redaction import MASK, hidden_by_place, hidden_in_log
+from goondan_tasks.contract.redaction import MASK, beginning_of, hidden_by_place, hidden_in_log
 from goondan_tasks.ledger.completions import is_same_json
 from goondan_web.doors.console.rendering import SHOWN_CHARACTERS
 
 
 def shown_json(value: Any) -> dict[str, Any]:
     """Return a JSON value as text for people, without secrets: its beginning, and its size in bytes."""
-    hidden = hidden_in_log(value)
+    beginning, is_whole = beginning_of(value, SHOWN_CHARACTERS)
+    hidden = hidden_in_log(beginning)
     text = hidden_by_place(
         hidden if isinstance(hidden, str) else json.dumps(hidden, ensure_ascii=False, indent=2)
     )
     size = len(serializer.encode(value))
-    return {"text": text[:SHOWN_CHARACTERS], "size": size, "isCut": len(text) > SHOWN_CHARACTERS}
+    is_cut = not is_whole or len(text) > SHOWN_CHARACTERS
+    return {"text": text[:SHOWN_CHARACTERS], "size": size, "isCut": is_cut}
 
 
 def editable(args: Any) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any, Self, Unpack, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.authoring.tool_api import SendResult
+from goondan_tasks.client.bulk import Bounds, BulkAct, BulkResult, BulkRun
 from goondan_tasks.client.pending_call import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
 from goondan_tasks.contract.calls import CallDraft
@@ -25,10 +26,12 @@ from goondan_tasks.fleet.call_counts import TotalCounts
 from goondan_tasks.fleet.crash_backoff import CrashBackoff
 from goondan_tasks.fleet.pauses import Pause
 from goondan_tasks.fleet.usage import HandoffCount, Handoffs, Usage
+from goondan_tasks.history.failures import FailureGroup, Failures
 from goondan_tasks.history.trace import CallStory, Trace, TraceSummary, story_of
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
+from goondan_tasks.ledger.call_search import CallPage
 from goondan_tasks.ledger.record import CallRecord
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
@@ -150,6 +153,10 @@ class FakeClient:
         self.cancelled: list[str] = []
         self.pauses: list[Pause] = []
         self.ended_meanwhile: set[str] = set()
+        #: letters with which nothing can be done
+        self.refused: set[str] = set()
+        self.groups: tuple[FailureGroup, ...] = ()
+        self.cursor: str | None = None
 
     def connected(self, settings: Settings) -> Self:
         """Note what a real client would have been made with."""
@@ -247,6 +254,14 @@ class FakeClient:
         found = [one for one in self.records if agent in {None, one.call.agent_name}]
         return [one for one in found if is_wanted(one, wanted)][:limit]
 
+    def call_page(
+        self, agent: str | None, limit: int, *, cursor: str | None, **wanted: Unpack[CallFilter]
+    ) -> CallPage:
+        self.cursor = cursor
+        found = self.calls(agent, limit, **wanted)
+        following = "1~more~coder" if len(found) == limit else None
+        return CallPage(tuple(found), following, len(found), len(self.records))
+
     def cancel_all(
         self,
         agent: str | None,
@@ -299,16 +314,32 @@ class FakeClient:
             raise NotReplayableError(f"Call {call_id} was replayed before.")
         return FakePendingCall(None, 0)
 
-    def replay_all(self, agent: str | None, **wanted: Any) -> dict[str, FakePendingCall]:
-        return {letter.id: FakePendingCall(None, 0) for letter in self.dead_letters(agent, None, **wanted)}
+    def act_on_all(
+        self,
+        act: BulkAct,
+        agent: str | None,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+        watch: Callable[[int], object] | None = None,
+        **wanted: Any,
+    ) -> BulkResult:
+        def do(batch: Sequence[CallRecord]) -> dict[str, str]:
+            if set(self.refused) & {one.id for one in batch}:
+                raise AgentNotFoundError("No agent 'gone'.")
+            if act == "drop":
+                self.records = [one for one in self.records if one not in batch]
+            return {one.id: CALL_ID for one in batch}
+
+        run, letters = BulkRun(act, do, watch), self.dead_letters(agent, None, **wanted)
+        return run.count(letters) if dry_run else run.carry_out(iter(letters), Bounds(limit))
+
+    def failures(self, agent: str | None, **ages: Any) -> Failures:
+        self.wanted = ages
+        return Failures(groups=self.groups, counted=2_000, total=3_000)
 
     def drop(self, call_id: str) -> None:
         self.records.remove(self.record(call_id))
-
-    def drop_all(self, agent: str | None, **wanted: Any) -> int:
-        letters = self.dead_letters(agent, None, **wanted)
-        self.records = [found for found in self.records if found not in letters]
-        return len(letters)
 
     def instances(self, agent: str | None, instance_key: str | None = None) -> list[InstanceInfo]:
         found = [info for info in self.instance_infos if agent in {None, info.target}]

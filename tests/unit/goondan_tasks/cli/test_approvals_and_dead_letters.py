@@ -8,6 +8,7 @@ import pytest
 
 from goondan_tasks.cli import session
 from goondan_tasks.contract.wording import on_one_line
+from goondan_tasks.history.failures import FailureGroup
 from goondan_tasks.ledger.record import CallRecord
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -180,11 +181,55 @@ def test_letters_are_listed_for_people_and_programs(client: FakeClient) -> None:
 
 def test_filters_reach_the_client(client: FakeClient) -> None:
     ages = ("--older-than", "60", "--newer-than", "0")
-    goondan("dead-letters", "list", "--tool", "bash__*", "--instance", "i", *ages)
+    errors = ("--code", "E_TOOL", "--text", "no file", "--fingerprint", "3f0a9c", "--subject", "U1")
+    goondan("dead-letters", "list", "--tool", "bash__*", "--instance", "i", *errors, *ages)
 
-    assert client.wanted == {"tool": "bash__*", "instance": "i", "older_than": 60.0, "newer_than": 0.0}
+    about = {"code": "E_TOOL", "text": "no file", "fingerprint": "3f0a9c", "subject": "U1"}
+    assert client.wanted == {
+        "tool": "bash__*",
+        "instance": "i",
+        **about,
+        "older_than": 60.0,
+        "newer_than": 0.0,
+    }
     assert goondan("dead-letters", "list", "--agent", "planner").exit_code == 0
     assert goondan("dead-letters", "list", "--agent", "codr").exit_code == 3
+
+
+def test_letters_are_counted_by_the_kinds_of_their_failures(client: FakeClient) -> None:
+    kind = FailureGroup(
+        fingerprint="3f0a9c1d2e4b",
+        tool="bash__exec",
+        code="E_TOOL_POISONED",
+        message="It killed <n> workers.",
+        agents=("coder",),
+        count=1_990,
+        replayed=3,
+        first_at="2026-02-01T10:00:00.000Z",
+        last_at="2026-02-01T11:00:00.000Z",
+        last_id=FIRST,
+        last_message="It killed 3 workers.",
+    )
+    client.groups = (kind,)
+    shown = goondan("dead-letters", "list", "--group", "--newer-than", "1h")
+
+    assert "1990" in shown.stdout
+    assert "3f0a9c1d2e4b" in shown.stdout
+    assert "Counted are the latest 2,000 of 3,000." in shown.stderr
+    assert client.wanted == {"only_dead": True, "older_than": None, "newer_than": 3_600.0}
+    assert goondan("dead-letters", "list", "--group", "--json").document == [
+        {**kind.to_wire(), "agents": ["coder"]}
+    ]
+    assert goondan("dead-letters", "list", "--group", "--tool", "x").exit_code == 2
+
+
+def test_letters_of_a_filter_that_cannot_be_replayed_are_named_and_keep_no_other(client: FakeClient) -> None:
+    client.refused = {SECOND}
+    done = goondan("dead-letters", "replay", "--all", "--yes", "--json")
+
+    assert done.document == [{"id": FIRST, "replayedBy": CALL_ID}]
+    assert f"{SECOND}: E_AGENT_NOT_FOUND: No agent 'gone'." in done.stderr
+    assert "It could not be done with 1; 1 are done." in done.stderr
 
 
 def test_a_letter_is_shown_with_arguments_and_error() -> None:
@@ -242,7 +287,9 @@ def test_on_a_terminal_many_are_asked_for(
 ) -> None:
     monkeypatch.setattr(session, "can_ask", lambda output: True)
 
-    assert goondan("dead-letters", "drop", "--all", stdin=f"{answer}\n").exit_code == (answer == "n")
+    done = goondan("dead-letters", "drop", "--all", stdin=f"{answer}\n")
+    assert done.exit_code == (answer == "n")
+    assert "Drop 2 dead letters of 1 tool" in done.stderr + done.stdout
     assert len(client.records) == left
 
 

@@ -58,6 +58,7 @@ def a_record(ledger: Ledger, call_id: str) -> CallRecord:
 
 def test_only_the_dead_come_into_the_index(ledger: Ledger, letters: DeadLetters, redis: Redis) -> None:
     dead = end(ledger, "dead")
+    assert a_record(ledger, dead).is_idempotent is False  # whoever replays it is told
     for verdict in (Verdict.RUN, Verdict.UNKNOWN, Verdict.EXPIRED):
         end(ledger, str(verdict), verdict=verdict)
     assert found(letters) == [dead]
@@ -117,9 +118,9 @@ def test_a_slower_operator_does_not_take_back_a_later_replay(ledger: Ledger, let
 
 def test_dead_letters_of_all_agents_are_removed(ledger: Ledger, letters: DeadLetters) -> None:
     one, other, kept = end(ledger, "one"), end(ledger, "one", agent="planner"), end(ledger, "two")
-    assert letters.remove([one, other, "nobody"], ["coder", "planner"]) == 2
-    assert letters.remove([one], ["coder"]) == 0
-    assert letters.remove([], ["coder"]) == 0
+    assert letters.remove([one, other, "nobody"], ["coder", "planner"]) == [one, other]
+    assert letters.remove([one], ["coder"]) == []
+    assert letters.remove([], ["coder"]) == []
     assert found(letters, "coder", "planner") == [kept]
     assert not letters.has(a_record(ledger, one))
 

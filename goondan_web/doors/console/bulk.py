@@ -1,0 +1,90 @@
+"""Acts on all calls that a filter selects: a page that says what would be done, and the form that does it."""
+
+from typing import Any, cast, get_args
+
+from goondan_tasks.client.bulk import BulkAct
+from goondan_tasks.contract.errors import ToolInputValidationError
+from goondan_tasks.fleet.http_tokens import ADMIN
+from goondan_tasks.ledger.call_filter import CallFilter
+from goondan_web.doors.console.asking import Act, Acting, Asking, View
+from goondan_web.doors.console.filters import ChosenFilter, chosen_filter, link
+from goondan_web.doors.console.rendering import PATH, Shown
+
+#: how long one form works; what is left then waits for the next one
+_SECONDS = 10.0
+#: how many tools the page names
+_NAMED = 20
+#: what is done, and to what
+_WORDS: dict[BulkAct, tuple[str, str]] = {
+    "replay": ("Replay", "dead letters"),
+    "drop": ("Drop", "dead letters"),
+    "cancel": ("Cancel", "calls"),
+}
+
+
+def preview(asking: Asking) -> Shown:
+    """Say what an act would do with all calls that a filter selects; after a part of it, what it has done."""
+    act, chosen = _act(asking.path), chosen_filter(asking)
+    asking.require(ADMIN)
+    seen = asking.number("seen", 0, 10**15) if asking.given("seen") else round(asking.client.now())
+    found = asking.client.act_on_all(
+        act, chosen.agent, dry_run=True, **_until(chosen, seen, asking.client.now())
+    )
+    verb, noun = _WORDS[act]
+    data: dict[str, Any] = {
+        "act": act,
+        "verb": verb,
+        "noun": noun,
+        "found": found,
+        "tools": found.tools[:_NAMED],
+        "hidden": max(0, len(found.tools) - _NAMED),
+        "filter": chosen.fields,
+        "seen": seen,
+        "back": link("calls" if act == "cancel" else "dead-letters", **chosen.fields),
+        "did": _number(asking, "did"),
+        "failed": _number(asking, "failed"),
+        "live": False,
+    }
+    return Shown("bulk.html", f"{verb} {noun}", data)
+
+
+def carry_out(acting: Acting) -> str:
+    """Do it with those that were there when the page was shown, for some seconds; lead back to the page."""
+    acting.require(ADMIN)
+    act, chosen = _act(acting.path), chosen_filter(acting)
+    seen = acting.number("seen", 0, 10**15)
+    wanted = _until(chosen, seen, acting.client.now())
+    done = acting.client.act_on_all(act, chosen.agent, seconds=_SECONDS, **wanted)
+    did, failed = (
+        str(int(acting.text(name) or 0) + count if acting.text(name).isdecimal() else count)
+        for name, count in (("did", done.done), ("failed", done.failed))
+    )
+    return link("bulk", act, **chosen.fields, seen=str(seen), did=did, failed=failed)
+
+
+def _act(path: Any) -> BulkAct:
+    if (act := path["act"]) not in get_args(BulkAct):
+        raise ToolInputValidationError(f"There is no act {act[:100]!r}: it is replay, drop or cancel.")
+    return cast("BulkAct", act)
+
+
+def _until(chosen: ChosenFilter, seen: int, now: float) -> CallFilter:
+    """Return the filter for what was there at ``seen`` (ms, Redis time).
+
+    What was replayed and has failed again since is not replayed again, and what has come is left alone.
+    """
+    passed = max(0.0, now - seen) / 1_000
+    wanted = CallFilter(**{**chosen.wanted, "older_than": passed})
+    newest = chosen.wanted.get("newer_than")
+    if newest is not None:  # its age was meant then
+        wanted["newer_than"] = newest + passed
+    return wanted
+
+
+def _number(asking: Asking, name: str) -> int | None:
+    text = asking.given(name)
+    return int(text[:12]) if text.isascii() and text.isdecimal() else None
+
+
+PAGES = (View(f"{PATH}/bulk/{{act}}", preview),)
+ACTS = (Act(f"{PATH}/bulk/{{act}}", carry_out),)
