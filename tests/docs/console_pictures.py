@@ -18,10 +18,10 @@ from tests.shop import Shop, fill, shop
 #: widths and heights of windows in pixels, by what the names of their pictures end with
 SIZES = {"": (1_440, 900), "-narrow": (320, 640)}
 #: of 100
-_QUALITY = 80
+_QUALITY = 70
 _PATIENCE_MS = 60_000
 #: no picture is higher than this, in pixels: documents show the beginning of a long page
-_HIGHEST = 1_400
+_HIGHEST = 1_000
 
 
 def pages(at: Shop, correlation_id: str) -> dict[str, str]:
