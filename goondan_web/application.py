@@ -64,7 +64,8 @@ class Application:
         began, sent = self.clock(), _Sent(send if origin is None else allowing(origin, send))
         app, receive = await self._answering(scope, receive, door, origin)
         try:
-            with acting_as(caller_of(scope).person, "" if door is None else door.name):
+            caller = caller_of(scope)
+            with acting_as(caller.person, "" if door is None else door.name, caller.name):
                 await app(scope, receive, sent)
         except asyncio.CancelledError:
             # the server ends, and does not wait any longer; what it would answer by itself is plain text

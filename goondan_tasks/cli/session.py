@@ -131,7 +131,7 @@ def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callabl
         **own: Any,
     ) -> None:
         settings = chosen_settings(redis_url, bundle, swarm, workspace)
-        with acting_as(f"{login()}@{platform.node()}", "cli"):
+        with acting_as(f"{login()}@{platform.node()}", "cli", login()):
             command(Session(settings, Output(as_json)), **own)  # type: ignore[call-arg]
 
     _, *own = inspect.signature(command).parameters.values()

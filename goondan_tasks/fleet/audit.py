@@ -47,6 +47,12 @@ class Actor:
 
     name: str = ""
     door: str = "library"
+    #: another name of the same, such as that of the token of a user
+    alias: str = ""
+
+    def is_called(self, name: str) -> bool:
+        """Return whether a name means the actor; no name means nobody else."""
+        return name in {"", self.name, self.alias}
 
 
 _NOBODY = Actor()
@@ -56,9 +62,9 @@ _is_within: ContextVar[bool] = ContextVar("goondan_within_act", default=False)
 
 
 @contextmanager
-def acting_as(name: str, door: str = "library") -> Iterator[None]:
+def acting_as(name: str, door: str = "library", alias: str = "") -> Iterator[None]:
     """Name who acts within a ``with`` block, in its threads and tasks, too: the audit says so."""
-    token = _actor.set(Actor(name, door))
+    token = _actor.set(Actor(name, door, alias))
     try:
         yield
     finally:
@@ -149,7 +155,7 @@ class AuditLog:
     ) -> None:
         """Record an act of the current actor, or of the one that ``by`` names if that is nobody."""
         actor = _actor.get()
-        is_other = bool(actor.name) and by not in {"", actor.name, actor.name.partition("@")[0]}
+        is_other = bool(actor.name) and not actor.is_called(by)
         entry = _Act(
             act=act,
             by=(actor.name or by)[:LONGEST_NAME],

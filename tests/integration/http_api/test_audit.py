@@ -55,6 +55,7 @@ def test_each_door_records_who_acts(server: TestClient, client: Client) -> None:
         ("ann", "api", "approve"),
         ("dora", "our bot", "cancel"),
     ]
+    assert [found[one].in_name_of for one in (ids[0], ids[1], ids[3])] == [None] * 3
     assert found[ids[2]].by.startswith(f"{getpass.getuser()}@")
     assert (found[ids[2]].door, found[ids[2]].in_name_of) == ("cli", "carl")
     assert "hush" not in str([one.to_wire() for one in client.audit()])

@@ -133,7 +133,7 @@ def test_what_programs_do_all_the_time_is_recorded_if_somebody_is_named(log: Aud
 
 
 def test_another_name_stands_beside_that_of_who_acts(log: AuditLog) -> None:
-    with acting_as("ann@host", "cli"):
+    with acting_as("ann@host", "cli", "ann"):
         Gates(log).close("north", by="ann")
         Gates(log).close("south", by="bob")
 
