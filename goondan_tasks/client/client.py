@@ -445,12 +445,22 @@ class Client(ApprovalClient, LetterClient, OperatorClient, BundleClient, Request
         with self.broker_errors():
             return all_connections(self._redis, self._ledger.keys)
 
-    def instances(self, agent: str | None = None, instance_key: str | None = None) -> list[InstanceInfo]:
+    def instances(
+        self,
+        agent: str | None = None,
+        instance_key: str | None = None,
+        *,
+        containing: str = "",
+        limit: int | None = None,
+    ) -> list[InstanceInfo]:
         """Return the instances, of one agent or of all, the one used last first.
 
-        With ``instance_key`` those of that key, without reading the records of all others.
+        With ``instance_key`` those of that key, without reading the records of all others. With ``limit`` so
+        many of those whose keys contain a text, ``containing``, without reading the records of older ones.
         """
         with self.broker_errors():
+            if limit is not None and instance_key is None:
+                return self._housekeeping.latest(agent, containing, limit)
             return self._housekeeping.infos(agent, instance_key)
 
     def conversation(self, agent: str, instance_key: str = "default") -> list[Message]:

@@ -41,7 +41,7 @@ class FailureGroup(WireModel):
 
 
 class Failures(WireModel):
-    """Failures by their kinds, the most frequent first."""
+    """Failures by their kinds, the most frequent first, of equal ones the latest."""
 
     groups: tuple[FailureGroup, ...]
     #: how many failures the groups hold, the latest ones
@@ -128,9 +128,8 @@ def _grouped(records: CallRecords, ends: Sequence[tuple[float, str, str]]) -> li
             group.agents.add(agent)
             group.ends.append((end, call_id))
             group.replayed += replayed_by is not None
-    return sorted(
-        (one.view() for one in found.values()), key=lambda one: (-one.count, one.last_at, one.fingerprint)
-    )
+    views = (one.view() for one in found.values())
+    return sorted(views, key=lambda one: (one.count, one.last_at, one.fingerprint), reverse=True)
 
 
 def _failure_of(result: Any) -> tuple[FailureKind, str] | None:

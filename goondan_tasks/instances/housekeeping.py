@@ -368,6 +368,21 @@ class Housekeeping:
         wanted = [info for info in infos if agent in {None, info.target}]
         return sorted(wanted, key=lambda info: info.last_used_at, reverse=True)
 
+    def latest(self, agent: str | None, containing: str, limit: int) -> list[InstanceInfo]:
+        """Return the instances used last whose keys contain a text, the last used first.
+
+        Only their records are read, and those of the instances of other agents between them.
+        """
+        part = encoded(containing) if containing else ""
+        directories = [one for one in reversed(self._table.directories()) if one.may_contain(part)]
+        infos = (
+            info
+            for record in self._table.records(directories)
+            for info in sorted(record.infos(), key=lambda info: info.last_used_at, reverse=True)
+            if agent in {None, info.target} and containing in info.instance_key
+        )
+        return list(itertools.islice(infos, limit))
+
     def directory(self, instance_key: str, agent: str) -> Path:
         """Return the directory of an agent's instance, in the workspace in which it was used last.
 

@@ -77,6 +77,10 @@ class InstanceDirectory:
     def __str__(self) -> str:
         return f"{self.workspace}/{self.name}"
 
+    def may_contain(self, part: str) -> bool:
+        """Return whether its key may contain a text, given as :func:`encoded` writes it."""
+        return part in self.name or len(self.name) >= LONGEST_NAME or len(part) >= LONGEST_NAME
+
     def beside(self, cwd: str) -> Self:
         """Return the directory in this workspace that contains ``cwd``, a path from the instances' parent."""
         return type(self)(self.workspace, cwd.partition("/")[0])

@@ -26,7 +26,7 @@ AMOUNTS = History(
     tools=4,
     conversations=50,
     dead_letters=LETTERS,
-    trace_nodes=30,
+    trace_nodes=500,
     output_bytes=1_000,
 )
 
@@ -73,7 +73,7 @@ def test_lists_over_http_go_on_to_the_last_call(
     browser: TestClient, client: Client, written: Written
 ) -> None:
     everything = all_pages(browser, "/v1/calls", limit=200)
-    assert len({one["id"] for one in everything}) == len(everything) == 1_000 + LETTERS + 30 + 1
+    assert len({one["id"] for one in everything}) == len(everything) == 1_000 + LETTERS + 500 + 1
     tool = all_pages(browser, "/v1/calls", tool=written.tool, agent=written.agent, status="ok")
     assert tool
     assert {(one["tool"], one["agent"], one["outcome"]) for one in tool} == {
@@ -197,3 +197,32 @@ def test_pages_of_calls_go_on_and_say_what_they_have_searched(browser: TestClien
     letters = browser.get("/console/dead-letters?tool=*&format=json").json()
     assert len(letters["rows"]) == 50
     assert letters["next"]
+
+
+def test_a_large_trace_is_shown_by_parts_that_lead_to_each_of_its_calls(
+    browser: TestClient, written: Written
+) -> None:
+    seen: set[str] = set()
+    left, visited = [f"/console/traces/{written.trace}"], set[str]()
+    while left:
+        address = left.pop()
+        if address in visited:
+            continue
+        visited.add(address)
+        page = browser.get(address)
+        assert page.status_code == 200
+        assert len(page.content) <= 60_000
+        text = html.unescape(page.text)
+        seen |= set(re.findall(r'<tr id="node-([^"]+)"', text))
+        links = re.findall(rf'href="(/console/traces/{written.trace}\?[^"]+)"', text)
+        left += [one for one in links if "fold=" not in one]
+    assert len(seen) == 500
+
+
+def test_conversations_are_found_without_reading_all(browser: TestClient) -> None:
+    found = browser.get("/console/conversations?key=0004&format=json").json()["rows"]
+    keys = {f"customer-{number:05}" for number in (4, *range(40, 50))}
+    assert {one["instanceKey"] for one in found} == keys
+    first = browser.get("/console/conversations?limit=20&format=json").json()
+    assert len(first["rows"]) == 20
+    assert first["more"] == 80

@@ -278,7 +278,7 @@ export interface FailureText {
   suggestion?: string | null;
 }
 
-/** Failures by their kinds, the most frequent first. */
+/** Failures by their kinds, the most frequent first, of equal ones the latest. */
 export interface Failures {
   groups: FailureGroup[];
   counted: number;

@@ -124,6 +124,11 @@ def list_dead_letters(asking: Asking) -> Shown:
     return Shown("dead_letters.html", "Dead letters", data)
 
 
+def _only_agent(group: FailureGroup) -> str | None:
+    """Return the agent of a kind of failures, if there is only one."""
+    return group.agents[0] if len(group.agents) == 1 else None
+
+
 def _group(group: FailureGroup, chosen: ChosenFilter) -> dict[str, Any]:
     kind = {
         **chosen.fields,
@@ -133,7 +138,7 @@ def _group(group: FailureGroup, chosen: ChosenFilter) -> dict[str, Any]:
     }
     return {
         **group.to_wire(),
-        "list": link("dead-letters", **kind),
+        "list": link("dead-letters", **{**kind, "agent": _only_agent(group) or chosen.agent}),
         "replay": link("bulk", "replay", **kind),
         "drop": link("bulk", "drop", **kind),
     }
@@ -171,7 +176,7 @@ def failures(asking: Asking, seconds: int) -> tuple[list[dict[str, Any]], Failur
                 code=one.code,
                 fingerprint=one.fingerprint,
                 since=str(seconds),
-                agent=one.agents[0] if len(one.agents) == 1 else None,
+                agent=_only_agent(one),
             ),
         }
         for one in found.groups[:_KINDS]

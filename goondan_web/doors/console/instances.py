@@ -30,13 +30,10 @@ _MOST_CALLS = 200
 def list_instances(asking: Asking) -> Shown:
     """Show the instances, the one used last first."""
     agent, text = asking.chosen("agent"), asking.chosen("key")
-    found = asking.client.instances(agent)
-    found = [one for one in found if text is None or text in one.instance_key]
-    found.sort(key=lambda one: one.last_used_at, reverse=True)
     limit = asking.number("limit", USUAL_ROWS, _MOST_INSTANCES)
+    found = asking.client.instances(agent, containing=text or "", limit=limit + 1)
     data = {
         "rows": found[:limit],
-        "count": len(found),
         "agents": sorted(asking.client.agents()),
         "filter": {"agent": agent, "key": text},
         "more": min(_MOST_INSTANCES, limit * 4) if limit < min(len(found), _MOST_INSTANCES) else None,

@@ -10,8 +10,8 @@ from goondan_tasks.history.trace import Trace, TraceNode
 from goondan_web.doors.console.asking import Asking, View
 from goondan_web.doors.console.rendering import PATH, Shown, at
 
-#: the rows of a trace
-MOST_NODES = 500
+#: a trace with more calls than the first is shown by parts, of as many rows as the second
+MOST_NODES, MOST_ROWS = 45, 45
 #: the calls that ask a model: the name of the Model follows
 _MODEL = "goondan__model-"
 #: what a call waits for, and what it is when it runs: the words of the legend, by the classes of the bars
@@ -26,22 +26,65 @@ LEGEND = {
 
 
 def show_trace(asking: Asking) -> Shown:
-    """Show the calls of a trace; ``fold`` in its address has the ids of calls whose effects are left out."""
+    """Show the calls of a trace; ``fold`` in its address has the ids of calls whose effects are left out.
+
+    Of a large one, a part is shown: the effects of the call ``top``, or all, as deep as there is room for,
+    from the row ``from`` on.
+    """
     trace = asking.client.trace(asking.path["id"])
     folded = list(filter(None, (asking.chosen("fold") or "").split(",")))
-    visible = list(_visible(trace.nodes, set(folded)))
-    nodes = visible[:MOST_NODES]
+    top = asking.chosen("top")
+    visible = list(_visible(_below(trace.nodes, top), set(folded)))
+    shallow, below = _shallow(visible)
+    first = asking.number("from", 1, 10**6) - 1
+    nodes = shallow[first : first + MOST_ROWS]
+    begin = at("traces", trace.correlation_id)
+    query = f"fold={quote(','.join(folded))}&" if folded else ""
+    rest = f"{query}top={quote(top)}&" if top else query
     data = {
         "correlationId": trace.correlation_id,
         "rows": _rows(trace, nodes, folded),
+        "below": {one: (count, f"{begin}?{query}top={quote(one)}") for one, count in below.items()},
         "count": len(trace.nodes),
         "seconds": (_end(trace.nodes) - _begin(trace.nodes)) / 1_000,
-        "hidden": len(visible) - len(nodes),
+        "whole": begin if top or first else None,
+        "next": f"{begin}?{rest}from={first + MOST_ROWS + 1}" if len(shallow) > first + MOST_ROWS else None,
+        "hidden": max(0, len(shallow) - first - MOST_ROWS),
         "expired": trace.expired,
         "usage": dict(sum((Counter(node.usage) for node in trace.nodes if node.kind == "call"), Counter())),
         "legend": LEGEND,
     }
     return Shown("trace.html", "Trace", data)
+
+
+def _below(nodes: Sequence[TraceNode], top: str | None) -> Sequence[TraceNode]:
+    """Return a call and all that it has caused; all calls if there is no such one."""
+    first = next((number for number, node in enumerate(nodes) if node.id == top), None)
+    if first is None:
+        return nodes
+    after = range(first + 1, len(nodes))
+    end = next((number for number in after if nodes[number].depth <= nodes[first].depth), len(nodes))
+    return nodes[first:end]
+
+
+def _shallow(nodes: Sequence[TraceNode]) -> tuple[list[TraceNode], dict[str, int]]:
+    """Return the calls as deep as a page has room for, and how many each of the last ones has below it."""
+    if len(nodes) <= MOST_NODES:
+        return list(nodes), {}
+    depths = Counter(node.depth for node in nodes)
+    deepest = min(depths) + 1
+    rows = depths[deepest - 1] + depths[deepest]
+    while depths[deepest + 1] and rows + depths[deepest + 1] <= MOST_ROWS:
+        deepest += 1
+        rows += depths[deepest]
+    shown: list[TraceNode] = []
+    below = Counter[str]()
+    for node in nodes:
+        if node.depth <= deepest:
+            shown.append(node)
+        else:
+            below[shown[-1].id] += 1
+    return shown, dict(below)
 
 
 def _visible(nodes: Iterable[TraceNode], folded: set[str]) -> Iterable[TraceNode]:

@@ -138,6 +138,21 @@ def test_one_instance_is_read_without_the_records_of_all_others(
     assert len(house.keeper.infos()) == 5
 
 
+def test_the_latest_instances_are_found_by_a_part_of_their_keys(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ["order/1", "Order 2", "x" * 400 + "order/3", "other", "order/1"]
+    for key in keys:
+        house.use(key)
+    house.use("order/1", "reviewer")
+    every = {info.instance_key for info in house.keeper.infos()}
+    for part in ("order", "Order", "rder", "/", "order/", "x" * 300, "", "nothing"):
+        found = [one.instance_key for one in house.keeper.latest(None, part, 100)]
+        assert set(found) == {key for key in every if part in key}, part
+    assert len(house.keeper.latest(None, "", 3)) == 3
+    assert [one.target for one in house.keeper.latest("reviewer", "", 3)] == ["reviewer"]
+
+
 def test_a_dry_run_says_the_same_and_does_nothing(house: House) -> None:
     file = house.use("a")
     [planned] = house.keeper.delete("a", dry_run=True)
