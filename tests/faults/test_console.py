@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from goondan_web.doors.console import looks
 from tests.chromium import ARGUMENTS, chromium
@@ -134,6 +134,19 @@ def test_no_page_has_errors_or_asks_another_host(chrome: Browser, swarm: Shop) -
                 expect(page.locator("#live-state")).to_have_text("live")
     assert trouble.said == []
     assert trouble.hosts == {swarm.url.removeprefix("http://")}
+
+
+def test_page_follows_although_a_script_comes_late(chrome: Browser, swarm: Shop) -> None:
+    """What htmx does at its beginning must find its extension for streams."""
+    held = list[Route]()
+    with opened(chrome, swarm) as (page, trouble):
+        page.route("**/hx-sse.min.js", lambda route: held.append(route))
+        page.goto(f"{swarm.url}/console/calls", wait_until="commit")
+        wait_until(lambda: page.evaluate("Boolean(window.htmx)") and held, PATIENCE)
+        page.evaluate("new Promise((done) => setTimeout(done, 100))")  # htmx would have begun
+        held[0].continue_()
+        expect(page.locator("#live-state")).to_have_text("live")
+    assert trouble.said == []
 
 
 def test_page_is_read_and_acted_on_without_scripts(chrome: Browser, swarm: Shop) -> None:
