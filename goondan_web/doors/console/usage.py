@@ -49,8 +49,10 @@ def show_usage(asking: Asking) -> Shown:
     for row in rows:
         if chosen in {None, row.day}:
             found.setdefault(str(getattr(row, by)), []).append(row)
+    kept_since = day_of(wall_clock() - 1_000 * asking.client.settings.result_ttl_seconds)
+    links = _links if chosen is None or chosen >= kept_since else _no_links
     groups: list[dict[str, Any]] = [
-        {"name": name, **_links(by, name), **_sum(ones)} for name, ones in found.items()
+        {"name": name, **links(by, name), **_sum(ones)} for name, ones in found.items()
     ]
     groups.sort(key=lambda one: (-one["input"] - one["output"], -one["calls"], one["name"]))
     names = {day_of(wall_clock() - _DAY_MS * age) for age in range(days)} | totals.keys()
@@ -90,6 +92,11 @@ def _links(by: str, name: str) -> dict[str, str | None]:
         "callsAt": f"{PATH}/calls?{urlencode(calls)}" if by == "agent" else None,
         "requestsAt": f"{PATH}/calls?{urlencode(requests)}" if by != "user" and name else None,
     }
+
+
+def _no_links(by: str, name: str) -> dict[str, str | None]:
+    """Return that the calls of a group are not kept any more."""
+    return {"callsAt": None, "requestsAt": None}
 
 
 def _bars(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from typing import cast
 
 import pytest
 
+from broker_config.settings import Settings
 from goondan_tasks.client import Client
 from goondan_tasks.client.status import AgentStatus, QueueStatus
 from goondan_tasks.contract.errors import ToolInputValidationError
@@ -24,7 +25,7 @@ class Used:
     """A client with usage."""
 
     def __init__(self, rows: list[Usage]) -> None:
-        self.rows = rows
+        self.rows, self.settings = rows, Settings()
 
     def usage(self, days: int, by: str) -> list[Usage]:
         assert by.startswith("day,")
@@ -55,8 +56,9 @@ def test_days_and_groups_are_summed_and_link_to_what_is_behind() -> None:
     text = html(found)
     assert 'href="/console/calls?agent=clerk&amp;tool=goondan__model-%2A"' in text
     assert f"days=7&amp;by=agent&amp;day={TODAY}" in text
-    narrowed = shown(rows, day="2026-02-01").data["groups"]
-    assert [(one["name"], one["calls"]) for one in narrowed] == [("coder", 4)]
+    [narrowed] = shown(rows, day="2026-02-01").data["groups"]
+    assert (narrowed["name"], narrowed["calls"], narrowed["callsAt"]) == ("coder", 4, None)  # not kept
+    assert shown(rows, day=TODAY).data["groups"][1]["callsAt"] == "/console/calls?agent=coder"
 
 
 def test_bars_stand_on_one_another_and_the_highest_takes_all_of_the_chart() -> None:
