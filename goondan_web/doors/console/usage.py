@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.contract.errors import ToolInputValidationError
@@ -10,6 +9,7 @@ from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.contract.names import MODEL_TOOLS, OUTSIDE
 from goondan_tasks.fleet.usage import TOKEN_KINDS, Handoffs, Usage, day_of
 from goondan_web.doors.console.asking import Asking, View
+from goondan_web.doors.console.filters import link, literal
 from goondan_web.doors.console.graph import layout_of
 from goondan_web.doors.console.rendering import PATH, Shown
 
@@ -79,18 +79,18 @@ def _sum(rows: Iterable[Usage]) -> dict[str, int]:
 
 
 def _address(days: int, by: str, day: str | None) -> str:
-    chosen = {} if day is None else {"day": day}
-    return f"{PATH}/usage?{urlencode({'days': days, 'by': by, **chosen})}"
+    return link("usage", days=str(days), by=by, day=day)
 
 
 def _links(by: str, name: str) -> dict[str, str | None]:
     """Return where the calls and the requests of a group are listed, as far as the list can select them."""
-    calls, requests = {"agent": name}, {"agent": name, "tool": f"{MODEL_TOOLS}*"}
-    if by == "model":
-        requests = {"tool": f"{MODEL_TOOLS}{name}"}
+    requests = f"{MODEL_TOOLS}{literal(name) if by == 'model' else '*'}"
+    names: dict[str, str | None] = {}
+    if by != "model":
+        names["agent" if by == "agent" else "subject"] = name
     return {
-        "callsAt": f"{PATH}/calls?{urlencode(calls)}" if by == "agent" else None,
-        "requestsAt": f"{PATH}/calls?{urlencode(requests)}" if by != "user" and name else None,
+        "callsAt": link("calls", **names) if names and name else None,
+        "requestsAt": link("calls", **names, tool=requests) if name else None,
     }
 
 
@@ -135,7 +135,7 @@ def graph_of(statuses: Sequence[AgentStatus], handoffs: Handoffs) -> dict[str, A
         queue = queues.get(name)
         node: dict[str, Any] = {"name": name, "x": x, "y": y, "address": None, "running": None}
         if queue is not None:
-            address = f"{PATH}/calls?{urlencode({'agent': name})}"
+            address = link("calls", agent=name)
             node |= {"address": address, "running": queue.running}
             node["waiting"] = queue.backlog + queue.waiting_for_limit
         nodes.append(node)
@@ -151,8 +151,8 @@ def graph_of(statuses: Sequence[AgentStatus], handoffs: Handoffs) -> dict[str, A
             "path": layout.paths.get(pair),
             "middle": middle,
             "width": round(_THIN + (_WIDE - _THIN) * edge.count / most, 1),
-            "address": f"{PATH}/calls?{urlencode({'agent': edge.to, 'tool': _HANDED})}",
-            "failedAt": f"{PATH}/calls?{urlencode({'agent': edge.to, 'tool': _HANDED, 'status': 'error'})}",
+            "address": link("calls", agent=edge.to, tool=_HANDED),
+            "failedAt": link("calls", agent=edge.to, tool=_HANDED, status="error"),
         }
         rows.append(row)
     return {

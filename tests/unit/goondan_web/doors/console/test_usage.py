@@ -61,6 +61,15 @@ def test_days_and_groups_are_summed_and_link_to_what_is_behind() -> None:
     assert shown(rows, day=TODAY).data["groups"][1]["callsAt"] == "/console/calls?agent=coder"
 
 
+def test_what_users_and_models_used_leads_to_their_calls() -> None:
+    rows = [Usage(day=TODAY, user="ann & bo", calls=2, requests=1), Usage(day=TODAY, user="", calls=1)]
+    [ann, nobody] = shown(rows, by="user").data["groups"]
+    assert ann["callsAt"] == "/console/calls?subject=ann+%26+bo"
+    assert nobody["callsAt"] is nobody["requestsAt"] is None
+    [model] = shown([Usage(day=TODAY, model="large", requests=1)], by="model").data["groups"]
+    assert (model["callsAt"], model["requestsAt"]) == (None, "/console/calls?tool=goondan__model-large")
+
+
 def test_bars_stand_on_one_another_and_the_highest_takes_all_of_the_chart() -> None:
     rows = [Usage(day=TODAY, agent="a", input=75, output=25), Usage(day="2026-02-01", agent="a", input=50)]
     chart = shown(rows, days="1").data["tokens"]
