@@ -27,6 +27,7 @@ NOT_ASYNC = {
     "hub",
     "listen",
     "look",
+    "now",
     "patience",
     "producer",
     "retrying",
