@@ -304,8 +304,10 @@ def _of_redis(seen: Seen, promise: Promise) -> Iterator[str]:
     if seen.cell.outcome == "killed":  # the next call that needs the permit of a lost one frees it
         left_in = [key for key in left_in if not key.startswith("goondan:holders:")]
     failed = result is not None and result.status == "error"
-    index = [f"goondan:failures:{seen.cell.agent}"] if failed else []
-    yield from _differs("it is named in", left_in, index)
+    lists = [f"goondan:failures:{seen.cell.agent}"] if failed else []
+    if seen.cell.outcome in {"approved", "edited", "denied"}:  # a person has decided
+        lists.append("goondan:audit")
+    yield from _differs("it is named in", sorted(left_in), sorted(lists))
     if record is None or result is None or record.result is None:
         yield "no record, or no result in it"
         return
