@@ -22,8 +22,8 @@ local bytes = 0
 local function rank_of(number, key)
   if from == '' then return redis.pcall('ZCOUNT', key, '(' .. latest, '+inf') end
   if number == passed + 1 and from_id ~= '' then
-    local rank = redis.pcall('ZREVRANK', key, from_id)
-    if type(rank) == 'number' then return rank + 1 end
+    local rank = redis.pcall('ZRANK', key, from_id)
+    if type(rank) == 'number' then return redis.pcall('ZCARD', key) - rank end
   end
   return redis.pcall('ZCOUNT', key, number <= passed and from or '(' .. from, '+inf')
 end
