@@ -21,9 +21,9 @@ local bytes = 0
 -- Return how many of an index come before the place; those of the same score are in the order of their agents.
 local function rank_of(number, key)
   if from == '' then return redis.pcall('ZCOUNT', key, '(' .. latest, '+inf') end
-  if number == passed + 1 and from_id ~= '' then
-    local rank = redis.pcall('ZRANK', key, from_id)
-    if type(rank) == 'number' then return redis.pcall('ZCARD', key) - rank end
+  -- a call that began again has another place by now
+  if number == passed + 1 and from_id ~= '' and redis.pcall('ZSCORE', key, from_id) == from then
+    return redis.call('ZCARD', key) - redis.call('ZRANK', key, from_id)
   end
   return redis.pcall('ZCOUNT', key, number <= passed and from or '(' .. from, '+inf')
 end

@@ -126,6 +126,18 @@ def test_the_newest_come_first_and_new_ones_move_no_page(ledger: Ledger, redis: 
     assert [one.id for one in (*first.calls, *second.calls)] == ids[5:1:-1]
 
 
+def test_a_call_that_began_again_moves_no_page(ledger: Ledger, redis: Redis) -> None:
+    ids = [submit(ledger, new_call("coder", "bash__exec", {}, {})) for _ in range(6)]
+    key = ledger.keys.calls("coder")
+    for n, call_id in enumerate(ids):
+        redis.zadd(key, {call_id: 1_000 + n})
+    search = CallSearch(ledger)
+    first = search.page(AGENTS, 2, None, {})
+    redis.zadd(key, {ids[4]: 2_000})  # that of the cursor
+    second = search.page(AGENTS, 6, first.cursor, {})
+    assert [one.id for one in (*first.calls, *second.calls)] == ids[::-1]
+
+
 def test_a_search_says_how_far_it_came(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_search, "SEARCHED", 4)
     monkeypatch.setattr(call_search, "_AT_ONCE", 2)
