@@ -58,7 +58,8 @@ def list_files(workdir: Path) -> list[InstanceFile]:
     """Return the regular files of a workdir by path; a missing workdir has none.
 
     There are MOST_FILES at most, and none from deeper than MOST_LEVELS directories: programs of the instance
-    may make trees that exhaust the stack, or the open files, of their reader.
+    may make trees that exhaust the stack, or the open files, of their reader. A path that is not UTF-8 has no
+    form in JSON or in an address, and is left out.
     """
     try:
         with unresolved(workdir, (), ".").open_directory() as descriptor:
@@ -78,11 +79,18 @@ def _files(descriptor: int) -> Iterator[InstanceFile]:
                 found = os.stat(name, dir_fd=inner, follow_symlinks=False)
             except OSError:  # it has gone
                 continue
-            if stat.S_ISREG(found.st_mode):
-                path = Path(folder, name).as_posix()
+            path = Path(folder, name).as_posix()
+            if stat.S_ISREG(found.st_mode) and _is_text(path):
                 yield InstanceFile(
                     path=path, size=found.st_size, modified_at=iso_time(found.st_mtime_ns / 1_000_000)
                 )
+
+
+def _is_text(path: str) -> bool:
+    try:
+        return bool(path.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def read_file(workdir: Path, path: str, offset: int, limit: int | None) -> FilePart:

@@ -50,6 +50,14 @@ def test_files_of_a_tree_without_a_bottom_are_listed_down_to_a_level(
     remove_tree(workdir)
 
 
+def test_file_whose_path_is_no_text_is_left_out(workdir: Path) -> None:
+    for path in (b"\xff.txt", b"\xfe/inner.txt"):
+        file = Path(os.fsdecode(os.fsencode(workdir) + b"/" + path))
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("x")
+    assert [file.path for file in list_files(workdir)] == ["a.txt", "notes/ü b"]
+
+
 def test_workdir_that_is_not_there_has_no_files(workdir: Path) -> None:
     assert list_files(workdir.parent / "none") == []
 
