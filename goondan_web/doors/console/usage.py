@@ -7,7 +7,7 @@ from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.contract.names import MODEL_TOOLS, OUTSIDE
-from goondan_tasks.fleet.usage import TOKEN_KINDS, Handoffs, Usage, day_of
+from goondan_tasks.fleet.usage import LONGEST_USER, OTHER, TOKEN_KINDS, Handoffs, Usage, day_of
 from goondan_web.doors.console.asking import Asking, View
 from goondan_web.doors.console.filters import link, literal
 from goondan_web.doors.console.graph import layout_of
@@ -84,6 +84,8 @@ def _address(days: int, by: str, day: str | None) -> str:
 
 def _links(by: str, name: str) -> dict[str, str | None]:
     """Return where the calls and the requests of a group are listed, as far as the list can select them."""
+    if name == OTHER or len(name) >= LONGEST_USER and by == "user":  # of several, or not the whole name
+        return _no_links(by, name)
     requests = f"{MODEL_TOOLS}{literal(name) if by == 'model' else '*'}"
     names: dict[str, str | None] = {}
     if by != "model":
@@ -143,7 +145,7 @@ def graph_of(statuses: Sequence[AgentStatus], handoffs: Handoffs) -> dict[str, A
     rows = []
     for edge in edges:
         pair = edge.from_agent, edge.to
-        middle = layout.middles.get(pair)
+        middle, to = layout.middles.get(pair), None if edge.to == OTHER else edge.to
         row = {
             **edge.to_wire(),
             "perHour": round(edge.count * 3600 / max(1.0, handoffs.seconds), 1),
@@ -151,8 +153,8 @@ def graph_of(statuses: Sequence[AgentStatus], handoffs: Handoffs) -> dict[str, A
             "path": layout.paths.get(pair),
             "middle": middle,
             "width": round(_THIN + (_WIDE - _THIN) * edge.count / most, 1),
-            "address": link("calls", agent=edge.to, tool=_HANDED),
-            "failedAt": link("calls", agent=edge.to, tool=_HANDED, status="error"),
+            "address": link("calls", agent=to, tool=_HANDED),
+            "failedAt": link("calls", agent=to, tool=_HANDED, status="error"),
         }
         rows.append(row)
     return {

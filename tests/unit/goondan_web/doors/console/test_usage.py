@@ -11,7 +11,7 @@ from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.contract.messages import wall_clock
 from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.fleet.crash_backoff import CrashBackoff
-from goondan_tasks.fleet.usage import HandoffCount, Handoffs, Usage, day_of
+from goondan_tasks.fleet.usage import LONGEST_USER, OTHER, HandoffCount, Handoffs, Usage, day_of
 from goondan_web.callers import NOBODY
 from goondan_web.doors.console.asking import Asking
 from goondan_web.doors.console.rendering import Frame, Shown, rendered
@@ -40,6 +40,12 @@ def shown(rows: list[Usage], **query: str) -> Shown:
 
 def html(found: Shown) -> str:
     return rendered(found, Frame(NOBODY, "/console/usage"))
+
+
+def test_rows_of_several_users_or_of_a_shortened_name_have_no_list() -> None:
+    rows = [Usage(day=TODAY, user=user, calls=1) for user in (OTHER, "u" * LONGEST_USER, "ann")]
+    groups = {one["name"]: one["callsAt"] for one in shown(rows, by="user").data["groups"]}
+    assert groups == {OTHER: None, "u" * LONGEST_USER: None, "ann": "/console/calls?subject=ann"}
 
 
 def test_days_and_groups_are_summed_and_link_to_what_is_behind() -> None:
