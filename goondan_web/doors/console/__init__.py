@@ -50,6 +50,8 @@ from goondan_web.event_streams import MEDIA_TYPE, streamed
 
 #: for how long the count of approvals, which stands on every page, is not counted again
 _COUNT_SECONDS = 1.0
+#: how long a page is followed before its browser asks again: a token that was revoked follows no longer
+FOLLOWED_SECONDS = 600.0
 #: the largest form
 _MAX_BODY_BYTES = 1_048_576
 _MOST_FIELDS = 1_000
@@ -183,7 +185,8 @@ class Console:
         return page(shown, self._counted(frame))
 
     async def _changes(self, asked: View, asking: Asking, frame: Frame) -> AsyncGenerator[bytes]:
-        """Yield what the page shows, each time that it has changed."""
+        """Yield what the page shows, each time that it has changed, for some minutes."""
+        end = time.monotonic() + FOLLOWED_SECONDS
 
         def look() -> str | None:
             shown = asked.show(asking)
@@ -192,7 +195,9 @@ class Console:
         key = (frame.address, asking.caller.name, asking.caller.scopes)
         async with aclosing(self.looks.followed(key, look)) as texts:
             async for text in texts:
-                yield b"".join(b"data: %b\n" % line.encode() for line in text.splitlines()) + b"\n"
+                yield b"".join(b"data: %b\n" % line.encode() for line in text.split("\n")) + b"\n"
+                if time.monotonic() >= end:
+                    return
 
     def _counted(self, frame: Frame) -> Frame:
         """Return the frame with the count of approvals."""

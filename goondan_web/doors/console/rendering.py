@@ -154,6 +154,7 @@ def _environment() -> Environment:
         counted=counted,
         cut=_cut,
         duration=_duration,
+        field=_field,
         linked=_linked,
         markdown=markdown,
         moment=_moment,
@@ -168,6 +169,17 @@ def _finalized(value: Any) -> Any:
     if value is None:
         return _NOTHING
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _field(text: str | None) -> Markup:
+    """Return the value of a field, which a form sends back as it is: marks that pages escape stay the same."""
+    chars = (char if _stays(char) else f"&#{ord(char)};" for char in str(escape(text or "")))
+    return Markup("".join(chars))
+
+
+def _stays(char: str) -> bool:
+    # by their numbers HTML means others than U+0080 to U+009F
+    return char.isprintable() or "\x80" <= char <= "\x9f"
 
 
 def _duration(seconds: float | None) -> str | None:

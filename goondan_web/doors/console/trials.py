@@ -1,6 +1,5 @@
 """Pages that try an agent or one of its tools: what is sent really runs."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ from goondan_tasks.contract.errors import ToolInputValidationError, ToolNotInCat
 from goondan_tasks.fleet.http_tokens import CALL
 from goondan_web.doors.console.asking import Act, Acting, Asking, View
 from goondan_web.doors.console.rendering import PATH, Shown, at
-from goondan_web.doors.console.values import shown_json
+from goondan_web.doors.console.values import shown_json, shown_lines
 
 #: how long the events of what is tried can be followed
 _KEEP_SECONDS = 3_600
@@ -49,7 +48,7 @@ def try_tool(asking: Asking) -> Shown:
                 "tool": tool,
                 "description": item.get("description", ""),
                 "schema": shown_json(schema)["text"],
-                "args": json.dumps(_example(schema), ensure_ascii=False, indent=2),
+                "args": shown_lines(_example(schema)),
             }
             return Shown("try_tool.html", f"Try {tool}", data)
     raise ToolNotInCatalogError(f"Agent {agent[:200]!r} has no tool {tool[:200]!r}.")
@@ -95,7 +94,7 @@ def send_message(acting: Acting) -> str:
 def _fields(acting: Acting) -> dict[str, Any]:
     return {
         "request_key": acting.request_key,
-        "instance_key": acting.text("key") or "default",
+        "instance_key": acting.path.get("key") or acting.text("key") or "default",
         "keep": _KEEP_SECONDS,
         "auth": acting.caller.auth,
     }
@@ -107,6 +106,7 @@ PAGES = (
     View(f"{PATH}/try/{{agent}}/{{tool}}", try_tool),
 )
 ACTS = (
+    Act(f"{PATH}/conversations/{{agent}}/{{key}}", send_message),
     Act(f"{PATH}/try/{{agent}}", send_message),
     Act(f"{PATH}/try/{{agent}}/{{tool}}", call_tool),
 )

@@ -27,7 +27,7 @@ def shown_json(value: Any) -> dict[str, Any]:
 
 def editable(args: Any) -> str | None:
     """Return arguments as JSON for a form, with secrets masked; ``None`` if a form cannot show them."""
-    text = _lines(_masked(args))
+    text = shown_lines(_masked(args))
     return text if len(text) <= SHOWN_CHARACTERS and hidden_by_place(text) == text else None
 
 
@@ -84,6 +84,13 @@ def _without_place(placed: Any, value: Any) -> Any:
         return _without_places(value)
     text = _lines(placed)
     return value if hidden_by_place(text) == text else MASK
+
+
+def shown_lines(value: Any) -> str:
+    """Return JSON for a form: what a page would escape in its own way is escaped as JSON has it."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in _lines(value)
+    )
 
 
 def _lines(value: Any) -> str:

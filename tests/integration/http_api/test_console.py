@@ -21,6 +21,8 @@ from tests.integration.http_api.test_operators import held
 from tests.waiting import wait_until
 
 PATIENCE = 60
+#: marks that pages show as escapes: a no-break space, a joiner, one that turns the direction of text
+MARKED = " \u00a0\u200d\u200f\U000e0041/\n\"<b> "
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202egnp.exe"
 PAGES = (
     "/console",
@@ -181,6 +183,16 @@ def test_arguments_are_changed_in_a_form_before_they_are_approved(
     )
 
 
+def test_arguments_that_are_not_changed_stay_as_they_are(browser: TestClient, client: Client) -> None:
+    call = client.submit("builder", "guarded__wipe", {"disk": MARKED}, instance_key="marked")
+    assert call.result(PATIENCE).meta.awaits == "approval"
+    page = browser.get(f"/console/calls/{call.id}").text
+    form = re.search(r'<textarea name="args"[^>]*>(.*?)</textarea>', page, re.S)
+    assert form is not None
+    post(browser, f"approvals/{call.id}/approve", args=html.unescape(form[1]))
+    assert call.result(PATIENCE, wait_pending=True).output == {"wiped": MARKED}
+
+
 def test_secrets_are_not_in_the_form_and_stay_as_they_are(browser: TestClient, client: Client) -> None:
     args = {
         "disk": "sda",
@@ -270,6 +282,35 @@ def test_message_to_an_agent_that_nobody_serves_says_so(browser: TestClient, cli
     assert found is not None
     assert "is cancelled" in post(browser, f"calls/{found[1]}/cancel")
     assert browser.post("/console/try/clerk", data={"text": " "}).status_code == 400
+
+
+def test_message_comes_to_the_conversation_whose_page_it_was_written_on(
+    browser: TestClient, client: Client
+) -> None:
+    sent = client.start_turn("clerk", "first", instance_key=MARKED)
+    page = browser.get(f"/console/conversations/clerk/{quote(MARKED, safe='')}").text
+    form = re.search(r'<form class="send" method="post" action="/console/([^"]*)"', page)
+    assert form is not None
+    found = re.search(r"goondan show (\S+)", post(browser, form[1], text="second"))
+    assert found is not None
+    assert client.record(found[1]).call.instance_key == MARKED
+    for call_id in (sent.id, found[1]):
+        client.cancel(call_id)
+
+
+def test_fields_of_forms_have_what_they_were_given(browser: TestClient) -> None:
+    given = MARKED.strip()
+    for path, field in (
+        ("calls", "instance"),
+        ("conversations", "key"),
+        ("try/clerk", "key"),
+        ("audit", "target"),
+        ("approvals", "tool"),
+    ):
+        page = browser.get(f"/console/{path}", params={field: given}).text
+        value = re.search(rf'name="{field}" value="([^"]*)"', page)
+        assert value is not None, path
+        assert html.unescape(value[1]) == given, path
 
 
 def test_agent_is_paused_and_resumed(browser: TestClient, client: Client) -> None:
@@ -375,6 +416,17 @@ def test_page_that_is_open_is_sent_again_when_it_has_changed(client: Client) -> 
                 seen = part(lines)
     assert "No such call" in before
     assert "<html" not in before
+
+
+def test_page_is_followed_for_some_minutes_then_its_token_is_shown_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("goondan_web.doors.console.FOLLOWED_SECONDS", 0.0)
+    app = make_application([console_door(client, client.settings)], client.settings, "127.0.0.1")
+    with listening_socket("127.0.0.1", 0) as server, served(app, server), httpx2.Client() as watcher:
+        asked = {"Accept": "text/event-stream"}
+        with watcher.stream("GET", f"{url_of(server)}/console", headers=asked, timeout=PATIENCE) as stream:
+            assert "Overview" in "".join(stream.iter_lines())  # ends
 
 
 def part(lines: Iterator[str]) -> str:
