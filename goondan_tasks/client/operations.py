@@ -159,8 +159,8 @@ class OperatorClient(ClientConnection):
     def files(self, agent: str, instance_key: str = "default") -> list[InstanceFile]:
         """Return the files of an instance's workdir by path, 10,000 at most.
 
-        Those deeper than 100 directories are left out. They are read below this process's
-        ``GOONDAN_STATE_ROOT``.
+        Those deeper than 100 directories, or with a path that is not UTF-8, are left out. They are read below
+        this process's ``GOONDAN_STATE_ROOT``.
 
         Raises:
             InstanceNotFoundError: the agent has no such instance.

@@ -172,9 +172,10 @@ def _finalized(value: Any) -> Any:
 
 
 def _field(text: str | None) -> Markup:
-    """Return the value of a field, which a form sends back as it is: marks that pages escape stay the same."""
-    chars = (char if _stays(char) else f"&#{ord(char)};" for char in str(escape(text or "")))
-    return Markup("".join(chars))
+    """Return the value of a field, which a form sends back as it is, with what pages show as escapes."""
+    return Markup("").join(
+        escape(char) if _stays(char) else Markup("&#{};").format(ord(char)) for char in text or ""
+    )
 
 
 def _stays(char: str) -> bool:

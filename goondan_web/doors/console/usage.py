@@ -84,7 +84,7 @@ def _address(days: int, by: str, day: str | None) -> str:
 
 def _links(by: str, name: str) -> dict[str, str | None]:
     """Return where the calls and the requests of a group are listed, as far as the list can select them."""
-    if name == OTHER or len(name) >= LONGEST_USER and by == "user":  # of several, or not the whole name
+    if name == OTHER or (by == "user" and len(name) >= LONGEST_USER):  # of several, or not the whole name
         return _no_links(by, name)
     requests = f"{MODEL_TOOLS}{literal(name) if by == 'model' else '*'}"
     names: dict[str, str | None] = {}

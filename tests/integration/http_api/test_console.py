@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 PATIENCE = 60
 #: marks that pages show as escapes: a no-break space, a joiner, one that turns the direction of text
-MARKED = " \u00a0\u200d\u200f\U000e0041/\n\"<b> "
+MARKED = ' \u00a0\u200d\u200f\U000e0041/\n"<b> '
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202egnp.exe"
 PAGES = (
     "/console",

@@ -54,7 +54,7 @@ def test_file_whose_path_is_no_text_is_left_out(workdir: Path) -> None:
     for path in (b"\xff.txt", b"\xfe/inner.txt"):
         file = Path(os.fsdecode(os.fsencode(workdir) + b"/" + path))
         file.parent.mkdir(exist_ok=True)
-        file.write_text("x")
+        file.write_bytes(b"x")
     assert [file.path for file in list_files(workdir)] == ["a.txt", "notes/ü b"]
 
 
