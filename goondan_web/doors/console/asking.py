@@ -17,55 +17,48 @@ from goondan_web.doors.console.rendering import PATH, Shown, at
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A request for a page."""
+    """A request for a page, or with a form (:class:`Acting`)."""
 
     client: Client
     #: the names in the path, decoded
     path: Mapping[str, str]
-    query: Mapping[str, str]
+    #: of the query, or of the form
+    fields: Mapping[str, str]
     caller: Caller
+
+    def text(self, name: str) -> str:
+        """Return a field, without spaces around it; empty if it is missing."""
+        return self.fields.get(name, "").strip()
 
     def chosen(self, name: str) -> str | None:
         """Return what a filter chooses; ``None`` for all."""
-        return self.given(name) or None
+        return self.text(name) or None
 
-    def given(self, name: str) -> str:
-        """Return a field of the query, without spaces around it; empty if it is missing."""
-        return self.query.get(name, "").strip()
-
-    def require(self, scope: str) -> None:
-        """Refuse a caller without a scope; raises as :meth:`Acting.require` does."""
-        _require(self.caller, scope)
-
-    def number(self, name: str, usual: int, most: int) -> int:
-        """Return a whole number of the query.
+    def number(self, name: str, usual: int, most: int, least: int = 1) -> int:
+        """Return a whole number, or the nearest that may be.
 
         Raises:
             ToolInputValidationError: it is none.
         """
-        return _number(name, self.given(name) or str(usual), most)
+        text = self.text(name) or str(usual)
+        if not (text.isascii() and text.isdecimal()):
+            raise ToolInputValidationError(f"{name} is {text[:100]!r}, which is not a whole number.")
+        return max(least, min(int(text[:15]), most))
+
+    def require(self, scope: str) -> None:
+        """Refuse a caller without a scope.
+
+        Raises:
+            MissingScopeError: the caller may not do this.
+        """
+        if not self.caller.may(scope):
+            raise MissingScopeError(f"{self.caller.name} lacks the scope {scope}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Acting:
+class Acting(Asking):
     """A form that was sent."""
 
-    client: Client
-    path: Mapping[str, str]
-    form: Mapping[str, str]
-    caller: Caller
-
-    def text(self, name: str) -> str:
-        """Return a field of the form, without spaces around it; empty if it is missing."""
-        return self.form.get(name, "").strip()
-
-    def given(self, name: str) -> str:
-        """Return a field as :meth:`text` does."""
-        return self.text(name)
-
-    def number(self, name: str, usual: int, most: int) -> int:
-        """Return a whole number of the form; raises as :meth:`Asking.number` does."""
-        return _number(name, self.text(name) or str(usual), most)
+    __slots__ = ()
 
     def json(self, name: str, default: bytes) -> Any:
         """Return a field of the form that is JSON.
@@ -87,26 +80,7 @@ class Acting:
     @property
     def request_key(self) -> str | None:
         """The key of this form as it is filled in, if it has one: sent twice, it is one request."""
-        return sha256(serializer.encode(dict(self.form))).hexdigest() if self.text("once") else None
-
-    def require(self, scope: str) -> None:
-        """Refuse a caller without a scope.
-
-        Raises:
-            MissingScopeError: the caller may not do this.
-        """
-        _require(self.caller, scope)
-
-
-def _require(caller: Caller, scope: str) -> None:
-    if not caller.may(scope):
-        raise MissingScopeError(f"{caller.name} lacks the scope {scope}.")
-
-
-def _number(name: str, text: str, most: int) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ToolInputValidationError(f"{name} is {text[:100]!r}, which is not a whole number.")
-    return max(1, min(int(text[:15]), most))
+        return sha256(serializer.encode(dict(self.fields))).hexdigest() if self.text("once") else None
 
 
 def after(word: str, *parts: str) -> str:

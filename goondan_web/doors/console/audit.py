@@ -1,34 +1,31 @@
 """The page about the audit."""
 
-from urllib.parse import urlencode
-
 from goondan_tasks.client import AuditEntry
 from goondan_tasks.fleet.audit import MOST_ENTRIES
 from goondan_tasks.fleet.http_tokens import ADMIN
 from goondan_web.doors.console.asking import Asking, View
 from goondan_web.doors.console.calls import USUAL_ROWS
+from goondan_web.doors.console.filters import TIMES, link
 from goondan_web.doors.console.rendering import PATH, Shown, at
 
 _FILTERS = ("by", "target", "act", "door")
-#: the spans of time that a filter offers, in seconds
-_SPANS = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400}
+#: the times that a filter offers, by their seconds
+_TIMES = {**TIMES, "604800": "week"}
 
 
 def show_audit(asking: Asking) -> Shown:
     """Show who did what, the latest first."""
     wanted = {name: asking.chosen(name) for name in _FILTERS}
-    span, before = asking.chosen("span"), asking.chosen("before")
-    newer_than = _SPANS.get(span or "")
+    since, before = asking.chosen("since"), asking.chosen("before")
+    newer_than = None if since is None else float(asking.number("since", 0, 10**9))
     found = asking.client.audit(USUAL_ROWS + 1, before=before, newer_than=newer_than, **wanted)
-    rows, chosen = found[:USUAL_ROWS], {**wanted, "span": span}
-    given = {name: value for name, value in chosen.items() if value}
-    older = urlencode({**given, "before": rows[-1].id}) if len(found) > len(rows) else None
+    rows, chosen = found[:USUAL_ROWS], {**wanted, "since": since}
     data = {
         "rows": [{"act": row, "address": address_of(row)} for row in rows],
         "filter": chosen,
-        "spans": list(_SPANS),
+        "times": _TIMES,
         "most": MOST_ENTRIES,
-        "older": older,
+        "older": link("audit", **chosen, before=rows[-1].id) if len(found) > len(rows) else None,
         "before": before,
     }
     return Shown("audit.html", "Audit", data)
@@ -41,12 +38,10 @@ def address_of(entry: AuditEntry) -> str | None:
             return at("calls", entry.target)
         case "instance" if entry.agent is not None:
             return at("conversations", entry.agent, entry.target)
-        case "calls" if entry.agent is not None:
-            return f"{at('calls')}?{urlencode({'agent': entry.agent})}"
         case "calls":
-            return at("calls")
+            return link("calls", agent=entry.agent)
         case "deadLetters":
-            return at("dead-letters")
+            return link("dead-letters", agent=entry.agent)
         case "agent" | "tool":
             return at("queues")
         case "worker" | "workers":

@@ -1,6 +1,6 @@
 """Acts on all calls that a filter selects: a page that says what would be done, and the form that does it."""
 
-from typing import Any, cast, get_args
+from typing import Any
 
 from goondan_tasks.client.bulk import BulkAct
 from goondan_tasks.contract.errors import ToolInputValidationError
@@ -24,9 +24,9 @@ _WORDS: dict[BulkAct, tuple[str, str]] = {
 
 def preview(asking: Asking) -> Shown:
     """Say what an act would do with all calls that a filter selects; after a part of it, what it has done."""
-    act, chosen = _act(asking.path), chosen_filter(asking)
+    act, chosen = _act(asking), chosen_filter(asking)
     asking.require(ADMIN)
-    seen = asking.number("seen", 0, 10**15) if asking.given("seen") else round(asking.client.now())
+    seen = asking.number("seen", 0, 10**15) if asking.text("seen") else round(asking.client.now())
     found = asking.client.act_on_all(
         act, chosen.agent, dry_run=True, **_until(chosen, seen, asking.client.now())
     )
@@ -41,8 +41,8 @@ def preview(asking: Asking) -> Shown:
         "filter": chosen.fields,
         "seen": seen,
         "back": link("calls" if act == "cancel" else "dead-letters", **chosen.fields),
-        "did": _number(asking, "did"),
-        "failed": _number(asking, "failed"),
+        "did": asking.number("did", 0, 10**12, least=0) if asking.text("did") else None,
+        "failed": asking.number("failed", 0, 10**12, least=0),
         "live": False,
     }
     return Shown("bulk.html", f"{verb} {noun}", data)
@@ -51,21 +51,23 @@ def preview(asking: Asking) -> Shown:
 def carry_out(acting: Acting) -> str:
     """Do it with those that were there when the page was shown, for some seconds; lead back to the page."""
     acting.require(ADMIN)
-    act, chosen = _act(acting.path), chosen_filter(acting)
+    act, chosen = _act(acting), chosen_filter(acting)
     seen = acting.number("seen", 0, 10**15)
     wanted = _until(chosen, seen, acting.client.now())
     done = acting.client.act_on_all(act, chosen.agent, seconds=_SECONDS, **wanted)
     did, failed = (
-        str(int(acting.text(name) or 0) + count if acting.text(name).isdecimal() else count)
+        str(acting.number(name, 0, 10**12, least=0) + count)
         for name, count in (("did", done.done), ("failed", done.failed))
     )
     return link("bulk", act, **chosen.fields, seen=str(seen), did=did, failed=failed)
 
 
-def _act(path: Any) -> BulkAct:
-    if (act := path["act"]) not in get_args(BulkAct):
-        raise ToolInputValidationError(f"There is no act {act[:100]!r}: it is replay, drop or cancel.")
-    return cast("BulkAct", act)
+def _act(asked: Asking) -> BulkAct:
+    name = asked.path["act"]
+    for act in _WORDS:
+        if act == name:
+            return act
+    raise ToolInputValidationError(f"There is no act {name[:100]!r}: it is replay, drop or cancel.")
 
 
 def _until(chosen: ChosenFilter, seen: int, now: float) -> CallFilter:
@@ -79,11 +81,6 @@ def _until(chosen: ChosenFilter, seen: int, now: float) -> CallFilter:
     if newest is not None:  # its age was meant then
         wanted["newer_than"] = newest + passed
     return wanted
-
-
-def _number(asking: Asking, name: str) -> int | None:
-    text = asking.given(name)
-    return int(text[:12]) if text.isascii() and text.isdecimal() else None
 
 
 PAGES = (View(f"{PATH}/bulk/{{act}}", preview),)

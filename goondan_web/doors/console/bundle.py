@@ -5,8 +5,8 @@ from typing import Any
 from goondan_tasks.contract.errors import ConfigError, OAuthStoreError
 from goondan_tasks.fleet.http_tokens import ADMIN
 from goondan_tasks.oauth.records import GrantNotFoundError
-from goondan_web.doors.console.asking import Act, Acting, Asking, View
-from goondan_web.doors.console.rendering import PATH, Shown, at
+from goondan_web.doors.console.asking import Act, Acting, Asking, View, after
+from goondan_web.doors.console.rendering import PATH, Shown
 
 #: how many resources, findings and consents are shown
 _MOST_ROWS = 200
@@ -34,7 +34,7 @@ def activate(acting: Acting) -> str:
     """Propose a revision to the workers."""
     acting.require(ADMIN)
     acting.client.activate_revision(acting.path["workspace"], acting.text("ref"))
-    return f"{at('bundle')}?done=proposed"
+    return after("proposed", "bundle")
 
 
 def revoke(acting: Acting) -> str:
@@ -47,7 +47,7 @@ def revoke(acting: Acting) -> str:
                 client.revoke_grant(grant.oauth_app, grant.subject)
             except OAuthStoreError:
                 client.forget_grant(name)
-            return f"{at('bundle')}?done=revoked"
+            return after("revoked", "bundle")
     raise GrantNotFoundError(f"There is no grant {name[:200]!r}.")
 
 

@@ -1,7 +1,6 @@
 """Pages about calls: lists of them, one of them, traces and dead letters."""
 
 from typing import Any
-from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
@@ -159,7 +158,7 @@ def search(asking: Asking) -> Shown | Response:
             continue
         return _to(address)
     if text in _agents(asking):
-        return _to(f"{PATH}/calls?agent={quote(text)}")
+        return _to(link("calls", agent=text))
     return Shown("search.html", "Search", {"text": text})
 
 
@@ -190,10 +189,6 @@ def _agents(asking: Asking) -> list[str]:
 
 def _to(address: str) -> Response:
     return RedirectResponse(address, 303, SECURITY)
-
-
-def _end(record: CallRecord) -> int:
-    return record.finished_at or record.queued_at
 
 
 PAGES = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from goondan_tasks.ledger.call_filter import CallFilter
-from goondan_web.doors.console.asking import Acting, Asking
+from goondan_web.doors.console.asking import Asking
 from goondan_web.doors.console.rendering import at
 
 #: the fields that the client's filter has, too
@@ -28,13 +28,13 @@ class ChosenFilter:
     fields: Mapping[str, str]
 
 
-def chosen_filter(asked: Asking | Acting) -> ChosenFilter:
+def chosen_filter(asked: Asking) -> ChosenFilter:
     """Return the filter of an address, or of a form.
 
     Raises:
         ToolInputValidationError: the age is not a whole number.
     """
-    given = {name: text for name in FILTER_FIELDS if (text := asked.given(name))}
+    given = {name: text for name in FILTER_FIELDS if (text := asked.text(name))}
     wanted = CallFilter(**{name: given.get(name) for name in _SAME})  # type: ignore[typeddict-item]
     if "since" in given:
         wanted["newer_than"] = float(asked.number("since", 0, 10**9))

@@ -6,14 +6,13 @@ from typing import Any
 from urllib.parse import quote
 
 from goondan_tasks.contract.messages import epoch_milliseconds
+from goondan_tasks.contract.names import MODEL_TOOLS
 from goondan_tasks.history.trace import Trace, TraceNode
 from goondan_web.doors.console.asking import Asking, View
 from goondan_web.doors.console.rendering import PATH, Shown, at
 
-#: a trace with more calls than the first is shown by parts, of as many rows as the second
-MOST_NODES, MOST_ROWS = 45, 45
-#: the calls that ask a model: the name of the Model follows
-_MODEL = "goondan__model-"
+#: how many calls are shown at once: a trace with more is shown by parts
+_MOST_ROWS = 45
 #: what a call waits for, and what it is when it runs: the words of the legend, by the classes of the bars
 LEGEND = {
     "queue": "waits in a queue",
@@ -37,7 +36,7 @@ def show_trace(asking: Asking) -> Shown:
     visible = list(_visible(_below(trace.nodes, top), set(folded)))
     shallow, below = _shallow(visible)
     first = asking.number("from", 1, 10**6) - 1
-    nodes = shallow[first : first + MOST_ROWS]
+    nodes = shallow[first : first + _MOST_ROWS]
     begin = at("traces", trace.correlation_id)
     query = f"fold={quote(','.join(folded))}&" if folded else ""
     rest = f"{query}top={quote(top)}&" if top else query
@@ -48,8 +47,8 @@ def show_trace(asking: Asking) -> Shown:
         "count": len(trace.nodes),
         "seconds": (_end(trace.nodes) - _begin(trace.nodes)) / 1_000,
         "whole": begin if top or first else None,
-        "next": f"{begin}?{rest}from={first + MOST_ROWS + 1}" if len(shallow) > first + MOST_ROWS else None,
-        "hidden": max(0, len(shallow) - first - MOST_ROWS),
+        "next": f"{begin}?{rest}from={first + _MOST_ROWS + 1}" if len(shallow) > first + _MOST_ROWS else None,
+        "hidden": max(0, len(shallow) - first - _MOST_ROWS),
         "expired": trace.expired,
         "usage": dict(sum((Counter(node.usage) for node in trace.nodes if node.kind == "call"), Counter())),
         "legend": LEGEND,
@@ -69,12 +68,12 @@ def _below(nodes: Sequence[TraceNode], top: str | None) -> Sequence[TraceNode]:
 
 def _shallow(nodes: Sequence[TraceNode]) -> tuple[list[TraceNode], dict[str, int]]:
     """Return the calls as deep as a page has room for, and how many each of the last ones has below it."""
-    if len(nodes) <= MOST_NODES:
+    if len(nodes) <= _MOST_ROWS:
         return list(nodes), {}
     depths = Counter(node.depth for node in nodes)
     deepest = min(depths) + 1
     rows = depths[deepest - 1] + depths[deepest]
-    while depths[deepest + 1] and rows + depths[deepest + 1] <= MOST_ROWS:
+    while depths[deepest + 1] and rows + depths[deepest + 1] <= _MOST_ROWS:
         deepest += 1
         rows += depths[deepest]
     shown: list[TraceNode] = []
@@ -162,7 +161,7 @@ def _wait(node: TraceNode) -> str:
 def _run(trace: Trace, node: TraceNode) -> str:
     if node.kind != "call" or any(child.kind != "call" for child in trace.children(node.id)):
         return "handoff"
-    return "model" if node.tool.startswith(_MODEL) else "tool"
+    return "model" if node.tool.startswith(MODEL_TOOLS) else "tool"
 
 
 def _queued(node: TraceNode) -> float:

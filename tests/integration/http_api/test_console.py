@@ -37,7 +37,7 @@ PAGES = (
     "/console/usage?by=user&days=7",
     "/console/schedules",
     "/console/connections",
-    "/console/audit?span=day",
+    "/console/audit?since=86400",
     "/console/bundle",
     "/console/try",
     "/console/try/builder",
