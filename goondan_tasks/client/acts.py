@@ -13,9 +13,9 @@ def _call(given: Given) -> Target:
     return Target("call", given["call_id"])
 
 
-def _edited(given: Given) -> str:
-    """Return what the name of an approval ends with if the approver has given the arguments."""
-    return ".edited" if given.get("args") is not None else ""
+def _approval(given: Given) -> str:
+    """Return the name of an approval, in which the approver may have given the arguments."""
+    return "approve" if given.get("args") is None else "approve.edited"
 
 
 def _failed(given: Given) -> Target | None:
@@ -87,7 +87,7 @@ OF_CALLS = MappingProxyType(
         "replay_all": Recorded(_dead_letters, is_bulk=True),
         "drop": Recorded(_dead_letter),
         "drop_all": Recorded(_dead_letters, is_bulk=True),
-        "act_on_all": Recorded(_selected, is_bulk=True, suffix=lambda given: f".{given['act']}"),
+        "act_on_all": Recorded(_selected, is_bulk=True, named=lambda given: f"{given['act']}_all"),
         "delete_instance": Recorded(_instance),
         "collect_garbage": Recorded(lambda _: Target("instances"), is_bulk=True),
     }
@@ -102,7 +102,7 @@ OF_BUNDLES = MappingProxyType(
 #: a decision about many calls is one about each of them
 OF_APPROVALS = MappingProxyType(
     {
-        "approve": Recorded(_call, is_routine=True, suffix=_edited),
+        "approve": Recorded(_call, is_routine=True, named=_approval),
         "deny": Recorded(_call, is_routine=True),
     }
 )

@@ -227,8 +227,8 @@ class Recorded:
     says_whether: bool = False
     #: whether it is done to many: the method returns them, or how many they are
     is_bulk: bool = False
-    #: returns what the name of the act ends with, by the arguments of the method
-    suffix: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    #: returns the name of the act, by the arguments of the method, if that is not always the method's
+    named: Callable[[Mapping[str, Any]], str] | None = None
 
 
 class Audited(Protocol):
@@ -296,4 +296,5 @@ def _note(
         count = len(answer) if isinstance(answer, Sized) else int(answer)
         if not count:
             return
-    log.add(act + recorded.suffix(given), target, by=by, count=count, outcome=outcome)
+    name = act if recorded.named is None else recorded.named(given)
+    log.add(name, target, by=by, count=count, outcome=outcome)

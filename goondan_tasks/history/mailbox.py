@@ -9,6 +9,7 @@ from goondan_tasks.contract.events import mailbox_name
 from goondan_tasks.contract.messages import WireModel, iso_time
 from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL, OUTSIDE
 from goondan_tasks.contract.redaction import hidden_by_place, hidden_in_log
+from goondan_tasks.fleet.usage import user_of
 from goondan_tasks.history.trace import SHOWN_CHARACTERS, Excerpt, excerpt
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
@@ -71,15 +72,13 @@ def _event(record: CallRecord) -> WaitingEvent:
     payload = args.get("payload")
     content: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {}
     kind = content.get("type")
-    subjects = (call.auth or {}).get("subjects")
-    user = subjects.get("user") if isinstance(subjects, Mapping) else None
     return WaitingEvent(
         id=record.id,
         state=record.state,
         kind=_KINDS.get(call.tool_name, "event"),
         type=kind if isinstance(kind, str) else None,
         sender=_sender(args, content),
-        user=None if user is None else str(user),
+        user=user_of(call.auth) or None,
         since=iso_time(record.queued_at),
         text=_text(content.get("input", content.get("response", content.get("error")))),
         correlation_id=call.correlation_id,
