@@ -38,6 +38,7 @@ from goondan_tasks.cli.session import (
     can_ask,
     chosen_agents,
     login,
+    require_agent,
     takes_client,
     takes_session,
 )
@@ -269,8 +270,8 @@ def resume(session: Session, client: Client, agent: PausedAgent, tool: PausedToo
 def list_instances(session: Session, client: Client, agent: OfAgent = None) -> None:
     """List the instances, the most recently used first."""
     output, found = session.output, client.instances(agent)
-    if not found and agent is not None:
-        client.catalog(agent)  # raises for an unknown agent
+    if not found:
+        require_agent(client, agent)
     output.write(instances_table(found, output))
 
 
@@ -454,6 +455,8 @@ def show_instance(
     Conversations are files in the instance's directory, so --messages works only where the state root is, for
     example on the worker's machine. Results of tools are shortened, except with --json.
     """
+    if mailbox and messages:
+        raise typer.BadParameter("--mailbox does not go with --messages.")
     if mailbox and agent is not None:  # the first event waits before there is an instance
         return _show_mailboxes([client.mailbox(agent, key)], session.output)
     found = client.instances(agent, key)
@@ -466,6 +469,10 @@ def show_instance(
     if not messages:
         return output.write(instances_table(found, output))
     said = {info.target: client.conversation(info.target, key) for info in found}
+    return _show_conversations(key, said, output)
+
+
+def _show_conversations(key: str, said: Mapping[str, Sequence[Message]], output: Output) -> None:
     if output.as_json:
         return output.document(
             [

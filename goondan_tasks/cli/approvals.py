@@ -21,7 +21,7 @@ from goondan_tasks.cli.options import (
 )
 from goondan_tasks.cli.output import Columns, listing
 from goondan_tasks.cli.selection import Selection, require_choice
-from goondan_tasks.cli.session import Session, login, takes_client
+from goondan_tasks.cli.session import Session, login, require_agent, takes_client
 from goondan_tasks.client import Client
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.wording import counted
@@ -174,6 +174,5 @@ class _Deciding:
 
 
 def _waiting(client: Client, agent: str | None, wanted: CallFilter) -> list[CallRecord]:
-    if agent is not None:
-        client.catalog(agent)  # raises for an unknown agent
+    require_agent(client, agent)
     return client.approvals(agent, **wanted)

@@ -24,7 +24,7 @@ from goondan_tasks.cli.output import (
     pretty,
     write_failure,
 )
-from goondan_tasks.cli.session import Session, can_ask, login, takes_client
+from goondan_tasks.cli.session import Session, can_ask, login, require_agent, takes_client
 from goondan_tasks.client import Client, PendingCall, TurnEnded, TurnEvent
 from goondan_tasks.client.decisions import DecidedCall
 from goondan_tasks.client.following import CHAT_SECONDS, FollowTerms, TurnFollower
@@ -73,7 +73,7 @@ def chat(
     Ctrl-C cancels the running Turn; Ctrl-D or /quit ends. Off a terminal each line of stdin is an input, and
     stdout gets what the agent says, or with --json all events, one per line.
     """
-    client.catalog(agent)  # raises for an unknown agent
+    require_agent(client, agent)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     fields = EventFields(auth=auth, origin=origin)

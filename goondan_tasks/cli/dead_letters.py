@@ -8,26 +8,10 @@ from typing import Annotated
 import typer
 
 from goondan_tasks.cli.calls import CALL_COLUMNS, show_result, whole_id
-from goondan_tasks.cli.options import (
-    All,
-    CallId,
-    DryRun,
-    Ids,
-    NewerThan,
-    OfAgent,
-    OfCode,
-    OfFingerprint,
-    OfInstance,
-    OfSubject,
-    OfText,
-    OfTool,
-    OlderThan,
-    Yes,
-    flag,
-)
+from goondan_tasks.cli.options import All, CallId, DryRun, Ids, OfAgent, Yes, flag
 from goondan_tasks.cli.output import Columns, listing, make_table, show_progress
 from goondan_tasks.cli.selection import Selection, require_choice
-from goondan_tasks.cli.session import Session, takes_client
+from goondan_tasks.cli.session import Session, require_agent, takes_client, takes_filter
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.client.bulk import BulkAct, BulkResult
 from goondan_tasks.client.submitter import may_be_replayed
@@ -40,18 +24,13 @@ from goondan_tasks.ledger.record import CallRecord
 
 
 @takes_client
+@takes_filter
 def list_letters(
     session: Session,
     client: Client,
     agent: OfAgent = None,
-    tool: OfTool = None,
-    instance: OfInstance = None,
-    code: OfCode = None,
-    text: OfText = None,
-    subject: OfSubject = None,
-    fingerprint: OfFingerprint = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
+    *,
+    wanted: CallFilter,
     group: Annotated[bool, flag("Count them by what their failures have in common.", "--group")] = False,
 ) -> None:
     """List the calls that killed their worker in every run, and the messages without a call.
@@ -61,22 +40,11 @@ def list_letters(
     """
     output = session.output
     if group:
-        others = (tool, instance, code, text, subject, fingerprint)
-        if any(one is not None for one in others):
+        older_than, newer_than = wanted.pop("older_than"), wanted.pop("newer_than")
+        if any(one is not None for one in wanted.values()):
             raise typer.BadParameter("--group goes with --agent, --older-than and --newer-than only.")
-        return _list_groups(
-            session, client.failures(agent, only_dead=True, older_than=older_than, newer_than=newer_than)
-        )
-    wanted = CallFilter(
-        tool=tool,
-        instance=instance,
-        code=code,
-        text=text,
-        subject=subject,
-        fingerprint=fingerprint,
-        older_than=older_than,
-        newer_than=newer_than,
-    )
+        found = client.failures(agent, only_dead=True, older_than=older_than, newer_than=newer_than)
+        return _list_groups(session, found)
     letters = _letters(client, agent, wanted)
     columns: Columns[CallRecord] = {
         "died": lambda letter: output.time(letter.finished_at),
@@ -128,19 +96,14 @@ def show_letter(session: Session, client: Client, call_id: CallId) -> None:
 
 
 @takes_client
+@takes_filter
 def replay(
     session: Session,
     client: Client,
     ids: Ids = None,
     agent: OfAgent = None,
-    tool: OfTool = None,
-    instance: OfInstance = None,
-    code: OfCode = None,
-    text: OfText = None,
-    subject: OfSubject = None,
-    fingerprint: OfFingerprint = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
+    *,
+    wanted: CallFilter,
     everything: All = False,
     again: Annotated[
         bool, flag("Also replay calls that were replayed before; goes with IDS.", "--again")
@@ -152,16 +115,6 @@ def replay(
 
     A call that was replayed before is refused. By its id, any call that ended with an error can be replayed.
     """
-    wanted = CallFilter(
-        tool=tool,
-        instance=instance,
-        code=code,
-        text=text,
-        subject=subject,
-        fingerprint=fingerprint,
-        older_than=older_than,
-        newer_than=newer_than,
-    )
     require_choice(ids, agent, wanted, everything=everything)
     if again and not ids:
         raise typer.BadParameter("--again goes with IDS.")
@@ -181,34 +134,19 @@ def replay(
 
 
 @takes_client
+@takes_filter
 def drop(
     session: Session,
     client: Client,
     ids: Ids = None,
     agent: OfAgent = None,
-    tool: OfTool = None,
-    instance: OfInstance = None,
-    code: OfCode = None,
-    text: OfText = None,
-    subject: OfSubject = None,
-    fingerprint: OfFingerprint = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
+    *,
+    wanted: CallFilter,
     everything: All = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Drop dead letters: they are no longer listed, but their results stay."""
-    wanted = CallFilter(
-        tool=tool,
-        instance=instance,
-        code=code,
-        text=text,
-        subject=subject,
-        fingerprint=fingerprint,
-        older_than=older_than,
-        newer_than=newer_than,
-    )
     require_choice(ids, agent, wanted, everything=everything)
     if dry_run:
         letters = _chosen_letters(client, ids, agent, wanted)
@@ -234,7 +172,7 @@ def _act_on_all(
     """Say what will be done, ask, and do it in batches; interrupted, the same command does the rest."""
     output, planned = session.output, client.act_on_all(act, agent, dry_run=True, **wanted)
     if not planned.selected:
-        _require_agent(client, agent)
+        require_agent(client, agent)
         return planned
     what = f"{act.capitalize()} {counted(planned.selected, 'dead letter')}"
     twice = f", {planned.not_idempotent:,} not known to be idempotent" if act == "replay" else ""
@@ -285,10 +223,5 @@ def _chosen_letters(
 def _letters(client: Client, agent: str | None, wanted: CallFilter) -> list[CallRecord]:
     found = client.dead_letters(agent, None, **wanted)
     if not found:
-        _require_agent(client, agent)
+        require_agent(client, agent)
     return found
-
-
-def _require_agent(client: Client, agent: str | None) -> None:
-    if agent is not None:
-        client.catalog(agent)  # raises for an unknown agent

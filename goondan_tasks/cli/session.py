@@ -21,13 +21,27 @@ from broker_config.connections import SERVERS, connect, is_supported, retrying
 from broker_config.hard_end import END_SECONDS, HardEnd
 from broker_config.refusals import NO_CLUSTER
 from broker_config.settings import Settings, hidden_password
-from goondan_tasks.cli.options import flag, name_option, option, this_bundle
+from goondan_tasks.cli.options import (
+    NewerThan,
+    OfCode,
+    OfFingerprint,
+    OfInstance,
+    OfSubject,
+    OfText,
+    OfTool,
+    OlderThan,
+    flag,
+    name_option,
+    option,
+    this_bundle,
+)
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 from goondan_tasks.client.known_agents import broker_errors
 from goondan_tasks.contract.errors import AgentNotFoundError, BrokerUnreachableError
 from goondan_tasks.contract.wording import closest
 from goondan_tasks.fleet.audit import acting_as
+from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_tasks.machine.process import close_to_other_processes, sighup_ends_process
 
 if TYPE_CHECKING:
@@ -43,6 +57,16 @@ WorkspaceName = Annotated[
 ]
 AsJson = Annotated[bool, flag("Print one JSON document on stdout, logs on stderr.", "--json")]
 
+_OF_CALLS = {
+    "tool": OfTool,
+    "instance": OfInstance,
+    "code": OfCode,
+    "text": OfText,
+    "subject": OfSubject,
+    "fingerprint": OfFingerprint,
+    "older_than": OlderThan,
+    "newer_than": NewerThan,
+}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -154,6 +178,33 @@ def takes_client(command: Callable[..., None]) -> Callable[..., None]:
 
     session, _, *own = inspect.signature(command).parameters.values()
     return takes_session(_with_parameters(run, command, [session, *own]))
+
+
+def takes_filter(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a filter of calls to a command, which gets them as ``wanted``."""
+
+    def run(*given: Any, **own: Any) -> None:
+        wanted = {name: own.pop(name) for name in _OF_CALLS}
+        command(*given, wanted=CallFilter(**wanted), **own)  # type: ignore[typeddict-item]
+
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=declared)
+        for name, declared in _OF_CALLS.items()
+    ]
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        parameters += options if one.name == "wanted" else [one]
+    return _with_parameters(run, command, parameters)
+
+
+def require_agent(client: Client, agent: str | None) -> None:
+    """Refuse an agent that does not exist; no agent means all.
+
+    Raises:
+        AgentNotFoundError: no such agent.
+    """
+    if agent is not None:
+        client.catalog(agent)
 
 
 def _with_parameters(

@@ -42,7 +42,7 @@ from goondan_tasks.cli.output import (
     make_table,
     named_message,
 )
-from goondan_tasks.cli.session import Session, takes_client, takes_session
+from goondan_tasks.cli.session import Session, require_agent, takes_client, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.messages import epoch_milliseconds
@@ -138,8 +138,7 @@ def calls(
     }
 
     def look() -> Answer:
-        if agent is not None:
-            client.catalog(agent)
+        require_agent(client, agent)
         page = client.call_page(agent, limit, cursor=cursor, **wanted)
         is_part = any(one is not None for one in (agent, cursor, *wanted.values()))
         if is_part and watch is None:

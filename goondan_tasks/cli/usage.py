@@ -6,7 +6,7 @@ from typing import Annotated
 from goondan_tasks.cli.live_output import write_or_watch
 from goondan_tasks.cli.options import OfAgent, Watch, option
 from goondan_tasks.cli.output import Answer, Columns, listing
-from goondan_tasks.cli.session import Session, takes_client
+from goondan_tasks.cli.session import Session, require_agent, takes_client
 from goondan_tasks.client import Client
 from goondan_tasks.fleet.usage import GROUPS, MOST_DAYS, MOST_HOURS, HandoffCount, Usage, groups_of
 
@@ -46,6 +46,8 @@ def usage(
     groups = groups_of(by)
     found = client.usage(days, ",".join({*groups, "agent"} if agent else groups))
     rows = [row for row in found if agent in {None, row.agent}]
+    if not rows:
+        require_agent(client, agent)
     names: Columns[Usage] = {group: _field(group) for group in groups}
     none = f"Nothing was used in the last {days} days."
     session.output.write(listing(rows, {**names, **_COUNTS}, wire=Usage.to_wire, none=none))

@@ -28,6 +28,8 @@ def test_usage_of_one_agent_leaves_the_others_out(client: FakeClient) -> None:
     document = goondan("usage", "--by", "user", "--agent", "coder", "--json").document
     assert [one["agent"] for one in document] == ["coder"]
     assert set(str(client.wanted["by"]).split(",")) == {"user", "agent"}
+    client.used = []
+    assert goondan("usage", "--agent", "nobody", "--json").document["error"]["code"] == "E_AGENT_NOT_FOUND"
 
 
 @pytest.mark.parametrize(
