@@ -36,11 +36,11 @@ class EventStream(StreamingResponse):
 
 
 def frame(data: bytes, *, event: str | None = None, event_id: str | None = None) -> bytes:
-    """Return an event of a stream; ``data`` is one line."""
+    """Return an event of a stream; lines of ``data`` end with LF."""
     head = "" if event_id is None else f"id: {event_id}\n"
     if event is not None:
         head += f"event: {event}\n"
-    return b"%bdata: %b\n\n" % (head.encode(), data)
+    return b"%bdata: %b\n\n" % (head.encode(), data.replace(b"\n", b"\ndata: "))
 
 
 def streamed(

@@ -47,6 +47,7 @@ from goondan_web.doors.console.asking import Act, Acting, Asking, View
 from goondan_web.doors.console.looks import Looks
 from goondan_web.doors.console.rendering import PATH, SECURITY, Frame, error_page, page, rendered_main
 from goondan_web.event_streams import MEDIA_TYPE, streamed
+from goondan_web.event_streams import frame as event
 
 #: for how long the count of approvals, which stands on every page, is not counted again
 _COUNT_SECONDS = 1.0
@@ -195,7 +196,7 @@ class Console:
         key = (frame.address, asking.caller.name, asking.caller.scopes)
         async with aclosing(self.looks.followed(key, look)) as texts:
             async for text in texts:
-                yield b"".join(b"data: %b\n" % line.encode() for line in text.split("\n")) + b"\n"
+                yield event(text.encode())
                 if time.monotonic() >= end:
                     return
 

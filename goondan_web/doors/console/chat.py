@@ -162,12 +162,8 @@ async def turn_text(client: AsyncClient, turn_id: str) -> AsyncGenerator[bytes]:
                 is_new = (followed is not None and text.take(followed.event)) or is_new
                 ends = followed is not None and isinstance(followed.event, TurnEnded)
                 if is_new and (ends or time.monotonic() >= sent_at + PAUSE_SECONDS):
-                    yield _lines(await asyncio.to_thread(text.rendered))
+                    yield frame((await asyncio.to_thread(text.rendered)).encode())
                     is_new, sent_at = False, time.monotonic()
     except GoondanError:  # the page says what became of the Turn
         pass
     yield frame(b"", event="end")
-
-
-def _lines(text: str) -> bytes:
-    return b"".join(b"data: %b\n" % line.encode() for line in text.splitlines()) + b"\n"
