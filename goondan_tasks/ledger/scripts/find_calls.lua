@@ -8,7 +8,6 @@
 --       then texts that follow one another in the name of the tool, which begins with the first
 -- Returns {how many were looked at, the place to go on from: score, number of its key (0 = all were looked at), id;
 -- then the ids of those that were found}. It changes nothing.
-local CHUNK = 200
 local prefix, most, most_bytes, most_found = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local latest, earliest, from, passed, from_id = ARGV[5], tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), ARGV[9]
 local status, in_call, also_in_call, in_result, in_error = unpack(ARGV, 10, 14)
@@ -16,6 +15,7 @@ local PIECES = 15 -- the first text of a tool's name
 local TOOL = '"toolName":"'
 local reads_call = #ARGV >= PIECES or in_call ~= '' or also_in_call ~= ''
 local reads_result = in_result ~= '' or in_error ~= ''
+local chunk = math.max(10, math.min(200, math.floor(2 * most / #KEYS))) -- how many entries of an index are read at once
 local bytes = 0
 
 -- Return how many of an index come before the place; those of the same score are in the order of their agents.
@@ -31,8 +31,8 @@ end
 local function advance(index)
   index.at = index.at + 2
   if index.at > #index.rows then
-    index.rows = redis.call('ZREVRANGE', index.key, index.rank, index.rank + CHUNK - 1, 'WITHSCORES')
-    index.rank, index.at = index.rank + CHUNK, 1
+    index.rows = redis.call('ZREVRANGE', index.key, index.rank, index.rank + chunk - 1, 'WITHSCORES')
+    index.rank, index.at = index.rank + chunk, 1
   end
   index.id, index.score = index.rows[index.at], tonumber(index.rows[index.at + 1])
   if index.score and index.score < earliest then index.score = nil end
@@ -70,28 +70,51 @@ local function is_found(id)
   return in_error == '' or is_in(result and string.lower(result), in_error)
 end
 
-local indexes = {}
+-- a heap: the index with the call that comes next is the first; of calls of one moment, the one of the first agent
+local indexes, size = {}, 0
+
+local function comes_before(one, other)
+  return one.score > other.score or (one.score == other.score and one.number < other.number)
+end
+
+local function sink(at)
+  local index = indexes[at]
+  while true do
+    local below = 2 * at
+    if below < size and comes_before(indexes[below + 1], indexes[below]) then below = below + 1 end
+    if below > size or not comes_before(indexes[below], index) then break end
+    indexes[at], at = indexes[below], below
+  end
+  indexes[at] = index
+end
+
 for number, key in ipairs(KEYS) do
   local rank = rank_of(number, key)
   if type(rank) == 'number' then -- else another program has written the key
     local index = {number = number, key = key, rank = rank, rows = {}, at = 0}
     advance(index)
-    indexes[#indexes + 1] = index
+    if index.score then
+      size = size + 1
+      indexes[size] = index
+    end
   end
 end
+for at = math.floor(size / 2), 1, -1 do sink(at) end
 local seen, found, score, number, id = 0, {}, from, 0, ''
 while true do
-  local next_one
-  for _, index in ipairs(indexes) do
-    if index.score and (not next_one or index.score > next_one.score) then next_one = index end
-  end
-  if not next_one then
+  local index = indexes[1]
+  if not index then
     number = 0
     break
   end
   if seen >= most or #found >= most_found or bytes >= most_bytes then break end
-  seen, score, number, id = seen + 1, next_one.rows[next_one.at + 1], next_one.number, next_one.id
+  seen, score, number, id = seen + 1, index.rows[index.at + 1], index.number, index.id
   if is_found(id) then found[#found + 1] = id end
-  advance(next_one)
+  advance(index)
+  if not index.score then
+    indexes[1] = indexes[size]
+    indexes[size], size = nil, size - 1
+  end
+  if size > 0 then sink(1) end
 end
 return {seen, score, number, id, unpack(found)}

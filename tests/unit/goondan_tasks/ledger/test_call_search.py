@@ -126,6 +126,21 @@ def test_the_newest_come_first_and_new_ones_move_no_page(ledger: Ledger, redis: 
     assert [one.id for one in (*first.calls, *second.calls)] == ids[5:1:-1]
 
 
+@pytest.mark.parametrize("limit", [7, 200])
+def test_calls_of_many_agents_are_in_one_order(ledger: Ledger, redis: Redis, limit: int) -> None:
+    names = tuple(f"agent-{n:02d}" for n in range(40))
+    made = []
+    for n in range(160):
+        agent, moment = names[n * n % 40], float(n * 7 % 31)
+        call_id = submit(ledger, new_call(agent, "bash__exec", {}, {}))
+        redis.zadd(ledger.keys.calls(agent), {call_id: moment})
+        made.append((moment, agent, call_id))
+    made.sort(key=lambda one: one[2], reverse=True)
+    made.sort(key=lambda one: (-one[0], one[1]))
+    ids = [one.id for page in pages(ledger, limit, names) for one in page.calls]
+    assert ids == [call_id for _, _, call_id in made]
+
+
 def test_a_call_that_began_again_moves_no_page(ledger: Ledger, redis: Redis) -> None:
     ids = [submit(ledger, new_call("coder", "bash__exec", {}, {})) for _ in range(6)]
     key = ledger.keys.calls("coder")
