@@ -199,6 +199,8 @@ class Console:
                 yield event(text.encode())
                 if time.monotonic() >= end:
                     return
+        # it is gone: a browser whose stream ends asks again at once
+        await asyncio.sleep(end - time.monotonic())
 
     def _counted(self, frame: Frame) -> Frame:
         """Return the frame with the count of approvals."""

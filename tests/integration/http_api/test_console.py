@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+import time
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -427,6 +428,19 @@ def test_page_is_followed_for_some_minutes_then_its_token_is_shown_again(
         asked = {"Accept": "text/event-stream"}
         with watcher.stream("GET", f"{url_of(server)}/console", headers=asked, timeout=PATIENCE) as stream:
             assert "Overview" in "".join(stream.iter_lines())  # ends
+
+
+def test_browser_does_not_ask_again_at_once_for_a_page_that_is_gone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("goondan_web.doors.console.FOLLOWED_SECONDS", 0.5)
+    app = make_application([console_door(client, client.settings)], client.settings, "127.0.0.1")
+    with listening_socket("127.0.0.1", 0) as server, served(app, server), httpx2.Client() as watcher:
+        asked, begun = {"Accept": "text/event-stream"}, time.monotonic()
+        path = "/console/calls/00000000-0000-0000-0000-000000000000"
+        with watcher.stream("GET", url_of(server) + path, headers=asked, timeout=PATIENCE) as stream:
+            assert "".join(stream.iter_lines()) == ""
+        assert time.monotonic() >= begun + 0.5
 
 
 def part(lines: Iterator[str]) -> str:

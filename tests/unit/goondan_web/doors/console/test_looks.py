@@ -39,6 +39,20 @@ async def first(texts: AsyncGenerator[str], count: int) -> list[str]:
         return [await anext(texts) for _ in range(count)]
 
 
+def test_an_outage_keeps_no_look_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for which a look has waited in vain was none of Redis: it is followed by no long rest."""
+    monkeypatch.setattr(looks, "SHARE", 1e-3)
+    page = Page(BrokerUnreachableError(), "back")
+
+    def look() -> str | None:
+        if not page.seen:
+            time.sleep(0.1)  # would be followed by 100 s
+        return page()
+
+    found = asyncio.run(asyncio.wait_for(first(Looks().followed("calls", look), 1), PATIENCE))
+    assert found == ["back"]
+
+
 def test_all_who_follow_a_page_share_one_look() -> None:
     async def scenario() -> None:
         shared, page = Looks(), Page()
