@@ -144,7 +144,8 @@ def ag_ui_door(client: Client, settings: Settings) -> Door:
         if asked.resume:
             require(request, APPROVE)
             decisions = [entry.decision() for entry in asked.resume]
-            return streams.answer(await runs.decide(agent, asked.thread_id, decisions, caller.name), mapper)
+            decided = await runs.decide(agent, asked.thread_id, decisions, asked.results(), caller)
+            return streams.answer(decided, mapper)
         if results := asked.results():
             return streams.answer(await runs.complete(agent, asked.thread_id, results, caller), mapper)
         turn_id = await runs.begin(

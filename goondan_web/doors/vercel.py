@@ -87,7 +87,7 @@ def vercel_door(client: Client, settings: Settings) -> Door:
             )
         if last.role == "assistant" and (decisions := last.decisions()):
             require(request, APPROVE)
-            return answer(await runs.decide(agent, asked.id, decisions, caller.name), UiChunks())
+            return answer(await runs.decide(agent, asked.id, decisions, last.results(), caller), UiChunks())
         if last.role == "assistant" and (results := last.results()):
             return answer(await runs.complete(agent, asked.id, results, caller), UiChunks())
         if last.role != "user":

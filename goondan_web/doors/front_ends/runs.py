@@ -39,6 +39,9 @@ from goondan_web.callers import Caller
 SEARCHED_CALLS = 50
 ENDED = frozenset({"done", "dead"})
 
+#: a call, and what is done to it
+_Act = tuple[CallRecord, Callable[[], None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -164,18 +167,28 @@ class Runs:
                 yield event
 
     async def decide(
-        self, agent: str, thread_id: str, decisions: Sequence[Decision], by: str
+        self,
+        agent: str,
+        thread_id: str,
+        decisions: Sequence[Decision],
+        results: Sequence[PageResult],
+        caller: Caller,
     ) -> AsyncGenerator[RunEvent]:
-        """Carry out decisions, and return the events of the run that follows from them.
+        """Carry out decisions, complete calls with what the page has done, and return what follows from both.
 
         A decision that was made before, or differently, changes nothing: the events are those of the first.
+        Results of calls that do not wait for their completion are left out.
 
         Raises:
-            CallNotFoundError: one of them is about no call of this thread; then none is carried out.
+            CallNotFoundError: one of the decisions is about no call of this thread, or about another user's;
+                then nothing is carried out.
         """
-        records = [await self._of_thread(agent, thread_id, decision.call_id) for decision in decisions]
-        acts = [partial(self._decide, decision, by) for decision in decisions]
-        return await self._carried_out(list(zip(records, acts, strict=True)))
+        acts: list[_Act] = []
+        for decision in decisions:
+            record = await self._of_thread(agent, thread_id, decision.call_id, caller)
+            acts.append((record, partial(self._decide, decision, caller.name)))
+        waiting, _ = await self._for_results(agent, thread_id, results, caller)
+        return await self._carried_out(acts + waiting)
 
     async def complete(
         self, agent: str, thread_id: str, results: Sequence[PageResult], caller: Caller
@@ -184,21 +197,20 @@ class Runs:
 
         Pages send results of other calls along, which they have got from here: these are left out. If none
         of the calls waits any more, the request is a repeated one, and the events are those after the last.
+        The record of an older call may have expired.
 
         Raises:
-            CallNotFoundError: one of the calls is none of this thread, or another user's.
+            CallNotFoundError: no call waits, and one of them is none of this thread, or another user's.
             CallNotPendingError: none of them waits for its completion, or has waited for it.
         """
-        waiting, ended = [], []
-        for result in results:
-            record = await self._of_thread(agent, thread_id, result.call_id)
-            if not _is_shown(record, caller):
-                raise not_found(record.id)
-            act = partial(self._complete, result)
-            if record.awaits == "completion":
-                waiting.append((record, act))
-            elif record.status in ENDED and await self._has_waited(record):
-                ended.append((record, act))
+        waiting, others = await self._for_results(agent, thread_id, results, caller)
+        ended = []
+        if not waiting:
+            for one in others:
+                if isinstance(one, CallNotFoundError):
+                    raise one
+                if one[0].status in ENDED and await self._has_waited(one[0]):
+                    ended.append(one)
         if not waiting and not ended:
             names = ", ".join(result.call_id for result in results)
             raise CallNotPendingError(
@@ -226,10 +238,31 @@ class Runs:
                 "Let its handler return a pending result; the page sends the final one.",
             )
 
-    async def _of_thread(self, agent: str, thread_id: str, call_id: str) -> CallRecord:
+    async def _for_results(
+        self, agent: str, thread_id: str, results: Sequence[PageResult], caller: Caller
+    ) -> tuple[list[_Act], list[_Act | CallNotFoundError]]:
+        """Return what completes the calls that wait for it, and what there is for the other results."""
+        waiting: dict[str, _Act] = {}
+        others: list[_Act | CallNotFoundError] = []
+        for result in results:
+            try:
+                record = await self._of_thread(agent, thread_id, result.call_id, caller)
+            except CallNotFoundError as error:
+                others.append(error)
+                continue
+            act = record, partial(self._complete, result)
+            if record.awaits == "completion":
+                waiting.setdefault(record.id, act)  # a result that is there twice is one
+            else:
+                others.append(act)
+        return list(waiting.values()), others
+
+    async def _of_thread(self, agent: str, thread_id: str, call_id: str, caller: Caller) -> CallRecord:
         record = await self._async_client.record(call_id)
         if (record.call.agent_name, record.call.instance_key) != (agent, thread_id):
             raise CallNotFoundError(f"The thread has no call {record.id}.")
+        if not _is_shown(record, caller):
+            raise not_found(record.id)
         return record
 
     async def _has_waited(self, record: CallRecord) -> bool:
@@ -239,9 +272,7 @@ class Runs:
             return True
         return False
 
-    async def _carried_out(
-        self, acts: Sequence[tuple[CallRecord, Callable[[], None]]]
-    ) -> AsyncGenerator[RunEvent]:
+    async def _carried_out(self, acts: Sequence[_Act]) -> AsyncGenerator[RunEvent]:
         begun: list[_Continued] = []
         with ExitStack() as undoing:
             for record, act in acts:

@@ -23,6 +23,7 @@ from goondan_tasks.contract.names import call_identity
 from goondan_tasks.fleet.http_tokens import auth_of
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.application import make_application
+from goondan_web.callers import LOCAL
 from goondan_web.doors.ag_ui import ag_ui_door
 from goondan_web.doors.front_ends.runs import Decision, RunEvent, Runs
 from goondan_web.doors.vercel import vercel_door
@@ -349,7 +350,7 @@ def test_a_page_that_leaves_after_its_decision_leaves_no_thread(client: Client, 
     decision = Decision(record.id, is_approved=True)
 
     async def left() -> None:
-        events = await Runs(client).decide("builder", thread, [decision], "ann")
+        events = await Runs(client).decide("builder", thread, [decision], [], LOCAL)
         await anext(events)
         reading = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
@@ -487,6 +488,47 @@ def test_a_run_is_shown_to_its_user_alone(
         assert [one.result(PATIENCE).status_code for one in shown] == [200, 200]
         assert [answer(run, name).status_code for name in ("ann", "lead", "bob")] == [200, 200, 404]
     assert turn.id == turn_of(thread)
+
+
+def test_a_decision_and_a_result_that_come_together_are_both_carried_out(
+    client: Client, pages: TestClient, thread: str, asking: ThreadPoolExecutor
+) -> None:
+    held = held_call(client, thread)
+    begun = client.submit("builder", "jobs__begin", {}, instance_key=thread)
+    wait_until(lambda: client.record(begun.id).awaits == "completion", PATIENCE)
+    # as useChat sends them with lastAssistantMessageIsCompleteWithApprovalResponses
+    approval = {"id": held.id, "approved": False}
+    answered = {"type": "dynamic-tool", "state": "output-available"}
+    parts = [
+        {**answered, "toolCallId": str(uuid.uuid4()), "output": "that of a call whose record has expired"},
+        {"type": "dynamic-tool", "state": "approval-responded", "approval": approval},
+        {**answered, "toolCallId": begun.id, "output": {"n": 1}},
+        {**answered, "toolCallId": begun.id, "output": {"n": 2}},
+    ]
+    answer = asking.submit(pages.post, CHAT, json=given_results(thread, parts))
+    for _ in range(2):
+        event = received(client, thread)
+        client.reply(event, f"{event.input['status']}.")
+    chunks = sent(answer.result(PATIENCE))
+    assert [(one["toolCallId"], one["output"]) for one in chunks if "output" in one] == [(begun.id, {"n": 1})]
+    assert [one["toolCallId"] for one in chunks if one["type"] == "tool-output-denied"] == [held.id]
+    assert sorted(one["delta"] for one in chunks if "delta" in one) == ["error.", "ok."]
+
+
+def test_a_call_of_another_user_is_not_decided_about_nor_shown(client: Client, thread: str) -> None:
+    scopes = ["call:builder", "approve"]
+    tokens = {name: {"token": name, "scopes": scopes, "user": name} for name in ("ann", "bob")}
+    settings = client.settings.model_copy(update={"http_tokens": SecretStr(json.dumps(tokens))})
+    app = make_application([ag_ui_door(client, settings)], settings, "127.0.0.1")
+    call = client.submit("builder", "vault__look", {}, instance_key=thread, auth=auth_of("ann"))
+    wait_until(lambda: client.record(call.id).awaits == "approval", PATIENCE)
+    entry = {"interruptId": call.id, "status": "resolved", "payload": True}
+    with TestClient(app, base_url="http://127.0.0.1") as pages:
+        headers = {"Authorization": "Bearer bob"}
+        answer = pages.post(AGENT, json=run_input(thread, messages=[], resume=[entry]), headers=headers)
+    assert answer.status_code == 404
+    assert client.record(call.id).awaits == "approval"
+    client.cancel(call.id)
 
 
 def test_a_call_of_another_user_cannot_be_carried_out(client: Client, thread: str) -> None:
