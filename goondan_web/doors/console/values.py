@@ -27,43 +27,92 @@ def shown_json(value: Any) -> dict[str, Any]:
 
 def editable(args: Any) -> str | None:
     """Return arguments as JSON for a form, with secrets masked; ``None`` if a form cannot show them."""
-    text = shown_lines(_masked(args))
-    return text if len(text) <= SHOWN_CHARACTERS and hidden_by_place(text) == text else None
+    shown = _masked(args)
+    text = shown_lines(shown)
+    is_clear = hidden_by_place(text) == text and _has_all_names(shown, args)
+    return text if len(text) <= SHOWN_CHARACTERS and is_clear else None
 
 
 def restored(edited: Any, args: Any) -> Any:
     """Return the arguments that a form means: what stands there masked as it was shown stays as it is.
 
     Raises:
-        ToolInputValidationError: a mask is in another place.
+        ToolInputValidationError: a mask is in another place, or may stand for several secrets; or a form
+            cannot show the arguments.
     """
-    meant = _restored(edited, _masked(args), args)
-    if MASK in _lines(meant) and MASK not in _lines(args):
+    shown = _masked(args)
+    if not _has_all_names(shown, args):
         raise ToolInputValidationError(
-            f"The arguments contain {MASK} where no secret stood: what was changed would be lost.",
-            suggestion=f"Leave each {MASK} where it was, or write the whole value in its place.",
+            "A form cannot change these arguments: with secrets masked, some of their names are the same.",
+            suggestion="Give all arguments to `goondan approvals approve ID --args @FILE`.",
         )
-    return meant
+    return _restored(edited, shown, args)
 
 
 def _restored(edited: Any, shown: Any, args: Any) -> Any:
     if is_same_json(edited, shown):
         return args
     if isinstance(edited, dict) and isinstance(shown, dict):
-        known = {name: (key, shown[name]) for name, key in zip(shown, args, strict=False)}
+        known = {name: (key, shown[name]) for name, key in zip(shown, args, strict=True)}
         return dict(_restored_members(edited, known, args))
     if isinstance(edited, list) and isinstance(shown, list):
-        kept = [_restored(*one) for one in zip(edited, shown, args, strict=False)]
-        return [*kept, *edited[len(kept) :]]
-    return edited
+        return _restored_items(edited, shown, args)
+    has_mask_of_its_own = MASK in _lines(shown) and is_same_json(shown, args)
+    return edited if has_mask_of_its_own else _without_mask(edited)
 
 
 def _restored_members(
     edited: JsonObject, known: dict[str, tuple[str, Any]], args: JsonObject
 ) -> Iterator[tuple[str, Any]]:
     for name, value in edited.items():
-        key, shown = known.get(name, (name, None))
-        yield key, _restored(value, shown, args[key]) if name in known else value
+        if name in known:
+            key, shown = known[name]
+            yield key, _restored(value, shown, args[key])
+        else:
+            yield from _without_mask({name: value}).items()
+
+
+def _restored_items(edited: list[Any], shown: list[Any], args: list[Any]) -> list[Any]:
+    """Return the items of a list, of which some may have been added, removed or moved.
+
+    A masked item is known by what it shows, and else by its place, if all others with masks are known: a
+    secret must not get into another item.
+    """
+    asked, masked = (
+        {at: _lines(item) for at, item in enumerate(items) if MASK in _lines(item)}
+        for items in (edited, shown)
+    )
+    found: dict[int, int] = {}
+    for text in set(asked.values()):
+        here, there = ([at for at, one in texts.items() if one == text] for texts in (asked, masked))
+        if len(here) == len(there):
+            found.update(zip(here, there, strict=True))
+    if asked.keys() - found.keys() == masked.keys() - set(found.values()):
+        found |= {at: at for at in asked.keys() - found.keys()}
+    return [
+        _restored(item, shown[found[at]], args[found[at]]) if at in found else _without_mask(item)
+        for at, item in enumerate(edited)
+    ]
+
+
+def _without_mask(value: Any) -> Any:
+    if MASK in _lines(value):
+        raise ToolInputValidationError(
+            f"The arguments contain {MASK} where no secret stood, or where several may be meant: what was "
+            "changed would be lost.",
+            suggestion=f"Leave each {MASK} where it was, or write the whole value in its place.",
+        )
+    return value
+
+
+def _has_all_names(shown: Any, args: Any) -> bool:
+    """Return whether no names of members are alike with secrets masked."""
+    if isinstance(shown, dict) and isinstance(args, dict):
+        pairs = zip(shown.values(), args.values(), strict=False)
+        return len(shown) == len(args) and all(_has_all_names(*one) for one in pairs)
+    if isinstance(shown, list) and isinstance(args, list):
+        return all(_has_all_names(*one) for one in zip(shown, args, strict=True))
+    return True
 
 
 def _masked(args: Any) -> Any:

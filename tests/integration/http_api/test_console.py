@@ -166,7 +166,7 @@ def test_arguments_are_changed_in_a_form_before_they_are_approved(
         assert form is not None
         assert json.loads(html.unescape(form[1])) == {"disk": "sda"}
     path = f"/console/approvals/{call.id}/approve"
-    for wrong in ('{"disk": 7}', "[1]", "{", "null", '{"disk": "***"}'):
+    for wrong in ('{"disk": 7}', "[1]", "{", "null", '{"disk": "***"}', " ", ""):
         assert browser.post(path, data={"args": wrong}).status_code == 400, wrong
     assert client.record(call.id).awaits == "approval"
 
