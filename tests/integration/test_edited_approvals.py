@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from redis import Redis
 from broker_config.serializer import encode
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.contract.calls import new_call, queue_element
-from goondan_tasks.contract.errors import PayloadTooLargeError, ToolInputValidationError
+from goondan_tasks.contract.errors import CallClosedError, PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.contract.model_messages import tool_message
 from goondan_tasks.testing import LocalStack
@@ -103,6 +104,21 @@ def test_wrong_arguments_are_refused_and_the_call_waits_as_before(
     client.approve(call.id, "ann", dict(record.call.args))
     final = call.result(PATIENCE, wait_pending=True)
     assert (final.output, final.meta.edited) == ({"wiped": "sda"}, None)
+
+
+def test_other_arguments_count_for_a_call_that_begins_to_wait_after_a_look(
+    client: Client, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = held(client, log)
+    before = replace(client.record(call.id), status="queued", awaits=None)
+    edited = other(call, client)
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "record", lambda _: before)
+        client.approve(call.id, "ann", edited)
+    final = call.result(PATIENCE, wait_pending=True)
+    assert (final.output, final.meta.edited is not None) == ({"wiped": "sdb"}, True)
+    with pytest.raises(CallClosedError):
+        client.approve(call.id, "ann", {"disk": 7})
 
 
 def test_nobody_but_an_approver_says_that_arguments_were_changed(client: Client, log: Path) -> None:
