@@ -96,7 +96,7 @@ class _Act(Versioned):
     agent: str | None = None
     #: of an act on many: how many were concerned
     count: int | None = None
-    #: ``ok``, or the code of the error that ended an act on many: a part of it may be done
+    #: ``ok``, or the code or name of what ended an act on many: a part of it may be done
     outcome: str = "ok"
 
 
@@ -269,9 +269,9 @@ def _recording(method: Callable[..., Any], act: str, recorded: Recorded) -> Call
             answer = method(self, *args, **fields)
         except ToolInputValidationError:  # nothing is done
             raise
-        except GoondanError as error:
+        except BaseException as error:  # such as Ctrl-C: a part of it may be done
             if recorded.is_bulk:
-                note(None, error.code)
+                note(None, error.code if isinstance(error, GoondanError) else type(error).__name__)
             raise
         finally:
             _is_within.reset(token)

@@ -122,6 +122,21 @@ def test_act_on_many_that_failed_midway_names_the_error(log: AuditLog) -> None:
     assert (entry.count, entry.outcome) == (None, "E_CALL_CLOSED")
 
 
+def test_act_on_many_that_is_interrupted_says_so(log: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    gates, close = Gates(log), Gates.close
+
+    def closed_until_south(self: Gates, gate: str) -> bool:
+        if gate == "south":
+            raise KeyboardInterrupt
+        return close(self, gate)
+
+    monkeypatch.setattr(Gates, "close", closed_until_south)
+    with pytest.raises(KeyboardInterrupt):
+        gates.close_all("north", "south")
+    [entry] = log.find(10)
+    assert (entry.act, entry.count, entry.outcome) == ("gate.close_all", None, "KeyboardInterrupt")
+
+
 def test_what_programs_do_all_the_time_is_recorded_if_somebody_is_named(log: AuditLog) -> None:
     gates = Gates(log)
     gates.knock("north")
