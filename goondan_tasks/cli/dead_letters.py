@@ -13,7 +13,7 @@ from goondan_tasks.cli.output import Columns, listing, make_table, show_progress
 from goondan_tasks.cli.selection import Selection, require_choice
 from goondan_tasks.cli.session import Session, require_agent, takes_client, takes_filter
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.client.bulk import BulkAct, BulkResult
+from goondan_tasks.client.bulk import BulkAct, BulkResult, until
 from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.messages import epoch_milliseconds
@@ -170,7 +170,8 @@ def _act_on_all(
     is_confirmed: bool,
 ) -> BulkResult:
     """Say what will be done, ask, and do it in batches; interrupted, the same command does the rest."""
-    output, planned = session.output, client.act_on_all(act, agent, dry_run=True, **wanted)
+    output, seen = session.output, client.now()
+    planned = client.act_on_all(act, agent, dry_run=True, **until(wanted, seen, client.now()))
     if not planned.selected:
         require_agent(client, agent)
         return planned
@@ -182,7 +183,8 @@ def _act_on_all(
         if not output.as_json:
             show_progress(done, planned.selected, " dead letters", is_last=done >= planned.selected)
 
-    result = client.act_on_all(act, agent, limit=planned.selected, watch=watch, **wanted)
+    then = until(wanted, seen, client.now())  # what comes while a person reads the question is left alone
+    result = client.act_on_all(act, agent, limit=planned.selected, watch=watch, **then)
     for fault in result.faults:
         output.note(on_one_line(f"{fault.id}: {fault.code}: {fault.message}"))
     if result.failed:

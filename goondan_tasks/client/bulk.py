@@ -11,6 +11,7 @@ from pydantic import Field
 
 from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError
 from goondan_tasks.contract.messages import WireModel
+from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_tasks.ledger.record import CallRecord
 
 BulkAct = Literal["replay", "drop", "cancel"]
@@ -59,6 +60,18 @@ class BulkResult(WireModel):
     def __len__(self) -> int:
         """Return how many calls it was done with."""
         return self.done
+
+
+def until(wanted: CallFilter, seen: float, now: float) -> CallFilter:
+    """Return a filter for what ``wanted`` selected at ``seen`` (ms, Redis time), at ``now``.
+
+    What was replayed and has failed again since is not replayed again, and what has come is left alone.
+    """
+    passed = max(0.0, now - seen) / 1_000
+    then = CallFilter(**{**wanted, "older_than": (wanted.get("older_than") or 0.0) + passed})
+    if (newest := wanted.get("newer_than")) is not None:
+        then["newer_than"] = newest + passed
+    return then
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,16 @@ from starlette.testclient import TestClient
 from benchmarks.histories import History, Written, write_history
 from broker_config.connections import connect
 from broker_config.embedded import EmbeddedRedis
+from broker_config.keys import Keys
 from broker_config.settings import Settings
+from goondan_tasks.cli.session import Session
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.contract.errors import BrokerUnreachableError, ToolInputValidationError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_web.application import make_application
 from goondan_web.doors.api import api_door
 from goondan_web.doors.console import console_door
+from tests.integration.goondan_process import environment, goondan
 
 LETTERS = 450
 AMOUNTS = History(
@@ -183,7 +186,27 @@ def test_what_came_after_the_page_was_shown_is_left_alone(browser: TestClient, c
     earlier = round(client.now()) - 3_600_000
     answer = browser.post("/console/bulk/drop", data={"seen": str(earlier)})
     assert "0 done" in answer.text
+    hostile = {"seen": str(earlier), "did": "9" * 5_000}
+    assert browser.post("/console/bulk/drop", data=hostile).status_code == 200
+    broken = {"seen": str(round(client.now()) + 1_000), "did": "-1"}  # refused before anything is done
+    assert browser.post("/console/bulk/drop", data=broken).status_code == 400
     assert client.act_on_all("drop", dry_run=True).selected == LETTERS
+
+
+def test_what_comes_while_a_command_asks_is_left_alone(
+    client: Client, redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = client.dead_letters(None, 1)[0]
+    client.drop(late.id)
+
+    def said_yes(*_: Any, **__: Any) -> None:
+        with connect(redis.url, name="test") as connection:
+            connection.zadd(Keys().dead_letters(late.call.agent_name), {late.id: client.now()})
+
+    monkeypatch.setattr(Session, "confirm", said_yes)
+    done = goondan("dead-letters", "drop", "--all", "--json", env=environment(redis_url=redis.url))
+    assert done.document == {"dropped": LETTERS - 1}
+    assert [one.id for one in client.dead_letters(None, None)] == [late.id]
 
 
 def test_pages_of_calls_go_on_and_say_what_they_have_searched(browser: TestClient, written: Written) -> None:

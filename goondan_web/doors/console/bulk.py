@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from goondan_tasks.client.bulk import BulkAct
+from goondan_tasks.client.bulk import BulkAct, until
 from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.fleet.http_tokens import ADMIN
-from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_web.doors.console.asking import Act, Acting, Asking, View
-from goondan_web.doors.console.filters import ChosenFilter, chosen_filter, link
+from goondan_web.doors.console.filters import chosen_filter, link
 from goondan_web.doors.console.rendering import PATH, Shown
 
 #: how long one form works; what is left then waits for the next one
@@ -26,10 +25,9 @@ def preview(asking: Asking) -> Shown:
     """Say what an act would do with all calls that a filter selects; after a part of it, what it has done."""
     act, chosen = _act(asking), chosen_filter(asking)
     asking.require(ADMIN)
-    seen = asking.number("seen", 0, 10**15) if asking.text("seen") else round(asking.client.now())
-    found = asking.client.act_on_all(
-        act, chosen.agent, dry_run=True, **_until(chosen, seen, asking.client.now())
-    )
+    now = asking.client.now()
+    seen = min(round(now), asking.number("seen", round(now), 10**15))
+    found = asking.client.act_on_all(act, chosen.agent, dry_run=True, **until(chosen.wanted, seen, now))
     verb, noun = _WORDS[act]
     data: dict[str, Any] = {
         "act": act,
@@ -53,13 +51,17 @@ def carry_out(acting: Acting) -> str:
     acting.require(ADMIN)
     act, chosen = _act(acting), chosen_filter(acting)
     seen = acting.number("seen", 0, 10**15)
-    wanted = _until(chosen, seen, acting.client.now())
+    did, failed = (acting.number(name, 0, 10**12, least=0) for name in ("did", "failed"))
+    wanted = until(chosen.wanted, seen, acting.client.now())
     done = acting.client.act_on_all(act, chosen.agent, seconds=_SECONDS, **wanted)
-    did, failed = (
-        str(acting.number(name, 0, 10**12, least=0) + count)
-        for name, count in (("did", done.done), ("failed", done.failed))
+    return link(
+        "bulk",
+        act,
+        **chosen.fields,
+        seen=str(seen),
+        did=str(did + done.done),
+        failed=str(failed + done.failed),
     )
-    return link("bulk", act, **chosen.fields, seen=str(seen), did=did, failed=failed)
 
 
 def _act(asked: Asking) -> BulkAct:
@@ -68,19 +70,6 @@ def _act(asked: Asking) -> BulkAct:
         if act == name:
             return act
     raise ToolInputValidationError(f"There is no act {name[:100]!r}: it is replay, drop or cancel.")
-
-
-def _until(chosen: ChosenFilter, seen: int, now: float) -> CallFilter:
-    """Return the filter for what was there at ``seen`` (ms, Redis time).
-
-    What was replayed and has failed again since is not replayed again, and what has come is left alone.
-    """
-    passed = max(0.0, now - seen) / 1_000
-    wanted = CallFilter(**{**chosen.wanted, "older_than": passed})
-    newest = chosen.wanted.get("newer_than")
-    if newest is not None:  # its age was meant then
-        wanted["newer_than"] = newest + passed
-    return wanted
 
 
 PAGES = (View(f"{PATH}/bulk/{{act}}", preview),)
