@@ -499,7 +499,7 @@ def test_a_decision_and_a_result_that_come_together_are_both_carried_out(
     # as useChat sends them with lastAssistantMessageIsCompleteWithApprovalResponses
     approval = {"id": held.id, "approved": False}
     answered = {"type": "dynamic-tool", "state": "output-available"}
-    parts = [
+    parts: list[dict[str, Any]] = [
         {**answered, "toolCallId": str(uuid.uuid4()), "output": "that of a call whose record has expired"},
         {"type": "dynamic-tool", "state": "approval-responded", "approval": approval},
         {**answered, "toolCallId": begun.id, "output": {"n": 1}},
