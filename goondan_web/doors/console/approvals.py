@@ -66,7 +66,7 @@ def approve(acting: Acting) -> str:
     """Approve a call, in the caller's name; with the arguments of the form, if it has any."""
     acting.require(APPROVE)
     call_id, args = acting.path["id"], None
-    if "args" in acting.form:  # an empty field is no approval of the arguments that were asked for
+    if "args" in acting.fields:  # an empty field is no approval of the arguments that were asked for
         args = restored(acting.json("args", b""), acting.client.record(call_id).call.args)
         if not isinstance(args, dict):
             raise ToolInputValidationError("The arguments must be an object.")
