@@ -269,7 +269,7 @@ def _recording(method: Callable[..., Any], act: str, recorded: Recorded) -> Call
             answer = method(self, *args, **fields)
         except ToolInputValidationError:  # nothing is done
             raise
-        except BaseException as error:  # such as Ctrl-C: a part of it may be done
+        except (GoondanError, KeyboardInterrupt) as error:  # a part of it may be done
             if recorded.is_bulk:
                 note(None, error.code if isinstance(error, GoondanError) else type(error).__name__)
             raise
