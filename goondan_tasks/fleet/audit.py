@@ -185,7 +185,7 @@ class AuditLog:
         """
         if before is not None and _ID.fullmatch(before) is None:
             raise ToolInputValidationError(
-                "before: this is no entry of the audit.", suggestion="Use the id of an entry, unchanged."
+                "before: this is not the id of an entry.", suggestion="Use the id of an entry, unchanged."
             )
         first = "-"
         if wanted.newer_than is not None:

@@ -63,7 +63,7 @@ class _Place:
         call_id, _, agent = rest.partition("~")
         if not (re.fullmatch(r"[0-9.]{1,30}", score) and call_id and agent):
             raise ToolInputValidationError(
-                "cursor: this is none of this list.",
+                "cursor: this list has no such cursor.",
                 suggestion="Give the cursor of the page before, unchanged.",
             )
         return cls(score, agent, call_id)

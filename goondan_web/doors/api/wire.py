@@ -193,5 +193,6 @@ def _place(cursor: str) -> list[Any]:
 
 def _not_a_cursor() -> ToolInputValidationError:
     return ToolInputValidationError(
-        "cursor: this is none of this list.", suggestion="Send the nextCursor of the page before, unchanged."
+        "cursor: this list has no such cursor.",
+        suggestion="Send the nextCursor of the page before, unchanged.",
     )

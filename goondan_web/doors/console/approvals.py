@@ -26,7 +26,7 @@ def list_approvals(asking: Asking) -> Shown:
         "rows": [_row(record) for record in found[:USUAL_ROWS]],
         "count": len(found),
         "filter": {"agent": agent, "tool": tool},
-        "agents": sorted(asking.client.agents()),
+        "agents": asking.agents(),
         "all": _preview(found[:MOST_AT_ONCE]),
     }
     return Shown("approvals.html", "Approvals", data)

@@ -45,6 +45,10 @@ class Asking:
             raise ToolInputValidationError(f"{name} is {text[:100]!r}, which is not a whole number.")
         return max(least, min(int(text[:15]), most))
 
+    def agents(self) -> list[str]:
+        """Return the names of the agents, which filters offer."""
+        return sorted(self.client.agents())
+
     def require(self, scope: str) -> None:
         """Refuse a caller without a scope.
 

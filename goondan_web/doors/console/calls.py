@@ -53,7 +53,7 @@ def list_calls(asking: Asking) -> Shown:
         "filter": {**dict.fromkeys(FILTER_FIELDS), **chosen.fields},
         "statuses": STATUSES,
         "times": TIMES,
-        "agents": _agents(asking),
+        "agents": asking.agents(),
         "searched": page.searched,
         "total": page.total,
         "onlyFailures": selects_failures(chosen.wanted),
@@ -105,7 +105,7 @@ def list_dead_letters(asking: Asking) -> Shown:
         "count": found.total,
         "filter": {**dict.fromkeys(FILTER_FIELDS), **chosen.fields},
         "times": TIMES,
-        "agents": _agents(asking),
+        "agents": asking.agents(),
         "rows": None,
         "replay": link("bulk", "replay", **chosen.fields),
         "drop": link("bulk", "drop", **chosen.fields),
@@ -157,7 +157,7 @@ def search(asking: Asking) -> Shown | Response:
         except CallNotFoundError:
             continue
         return _to(address)
-    if text in _agents(asking):
+    if text in asking.agents():
         return _to(link("calls", agent=text))
     return Shown("search.html", "Search", {"text": text})
 
@@ -181,10 +181,6 @@ def failures(asking: Asking, seconds: int) -> tuple[list[dict[str, Any]], Failur
         for one in found.groups[:_KINDS]
     ]
     return groups, found
-
-
-def _agents(asking: Asking) -> list[str]:
-    return sorted(asking.client.agents())
 
 
 def _to(address: str) -> Response:

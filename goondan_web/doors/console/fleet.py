@@ -1,13 +1,12 @@
 """Pages about what runs agents: the overview, queues and limits, workers, schedules and Connections."""
 
-from urllib.parse import quote
-
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.schedules import Schedule
 from goondan_tasks.contract.wording import counted
 from goondan_web.doors.console.asking import Asking, View
 from goondan_web.doors.console.calls import failures, row_of
+from goondan_web.doors.console.filters import link
 from goondan_web.doors.console.rendering import PATH, Shown
 from goondan_web.doors.console.usage import graph_of
 
@@ -28,7 +27,7 @@ def overview(asking: Asking) -> Shown:
         "waiting": sum(queue.backlog + queue.waiting_for_limit for queue in queues),
         "oldestSeconds": max(waits, default=None),
         "failed": failed.total,
-        "approvals": len(client.approvals()),
+        "approvals": client.approval_count(),
         "dead": sum(queue.dead_letters for queue in queues),
     }
     numbers["tokensPerMinute"] = round(client.call_counts().tokens_per_minute)
@@ -59,15 +58,14 @@ def _alerts(statuses: list[AgentStatus]) -> list[dict[str, str]]:
     found = []
     for status in statuses:
         name, queue = status.record.name, status.queue
-        of_agent = f"agent={quote(name, safe='')}"
         if status.backoff.is_looping:
             reason = status.backoff.reason or "see their log"
             found.append((name, f"Its workers crash as they start: {reason}.", f"{PATH}/workers"))
         elif status.waits_for_workers and not status.workers:
             text = f"No worker serves it; its queue has {counted(queue.backlog, 'call')}."
-            found.append((name, text, f"{PATH}/calls?status=queued&{of_agent}"))
+            found.append((name, text, link("calls", status="queued", agent=name)))
         if queue.losses:
-            found.append((name, f"{queue.losses}.", f"{PATH}/calls?status=lost&{of_agent}"))
+            found.append((name, f"{queue.losses}.", link("calls", status="lost", agent=name)))
         if queue.pause is not None:
             found.append((name, f"It is {queue.pause.text}.", f"{PATH}/queues#{name}"))
     return [{"agent": name, "text": text, "address": address} for name, text, address in found]

@@ -34,7 +34,7 @@ def list_instances(asking: Asking) -> Shown:
     found = asking.client.instances(agent, containing=text or "", limit=limit + 1)
     data = {
         "rows": found[:limit],
-        "agents": sorted(asking.client.agents()),
+        "agents": asking.agents(),
         "filter": {"agent": agent, "key": text},
         "more": min(_MOST_INSTANCES, limit * 4) if limit < min(len(found), _MOST_INSTANCES) else None,
     }

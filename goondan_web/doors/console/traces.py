@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from goondan_tasks.contract.messages import epoch_milliseconds
 from goondan_tasks.contract.names import MODEL_TOOLS
 from goondan_tasks.history.trace import Trace, TraceNode
 from goondan_web.doors.console.asking import Asking, View
+from goondan_web.doors.console.filters import link
 from goondan_web.doors.console.rendering import PATH, Shown, at
 
 #: how many calls are shown at once: a trace with more is shown by parts
@@ -37,18 +38,17 @@ def show_trace(asking: Asking) -> Shown:
     shallow, below = _shallow(visible)
     first = asking.number("from", 1, 10**6) - 1
     nodes = shallow[first : first + _MOST_ROWS]
-    begin = at("traces", trace.correlation_id)
-    query = f"fold={quote(','.join(folded))}&" if folded else ""
-    rest = f"{query}top={quote(top)}&" if top else query
+    part = partial(link, "traces", trace.correlation_id, fold=",".join(folded))
+    following = first + _MOST_ROWS
     data = {
         "correlationId": trace.correlation_id,
         "rows": _rows(trace, nodes, folded),
-        "below": {one: (count, f"{begin}?{query}top={quote(one)}") for one, count in below.items()},
+        "below": {one: (count, part(top=one)) for one, count in below.items()},
         "count": len(trace.nodes),
         "seconds": (_end(trace.nodes) - _begin(trace.nodes)) / 1_000,
-        "whole": begin if top or first else None,
-        "next": f"{begin}?{rest}from={first + _MOST_ROWS + 1}" if len(shallow) > first + _MOST_ROWS else None,
-        "hidden": max(0, len(shallow) - first - _MOST_ROWS),
+        "whole": at("traces", trace.correlation_id) if top or first else None,
+        "next": part(top=top, **{"from": str(following + 1)}) if len(shallow) > following else None,
+        "hidden": max(0, len(shallow) - following),
         "expired": trace.expired,
         "usage": dict(sum((Counter(node.usage) for node in trace.nodes if node.kind == "call"), Counter())),
         "legend": LEGEND,
@@ -109,11 +109,7 @@ def _rows(trace: Trace, nodes: Sequence[TraceNode], folded: Sequence[str]) -> li
             return None
         is_folded = node.id in folded
         ids = [one for one in folded if one != node.id] if is_folded else [*folded, node.id]
-        address = at("traces", trace.correlation_id)
-        return {
-            "isFolded": is_folded,
-            "address": f"{address}?fold={quote(','.join(ids))}" if ids else address,
-        }
+        return {"isFolded": is_folded, "address": link("traces", trace.correlation_id, fold=",".join(ids))}
 
     return [
         {

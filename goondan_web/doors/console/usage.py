@@ -1,6 +1,7 @@
 """The page about what was used, and the graph of hand-offs that the overview shows."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from goondan_tasks.client.status import AgentStatus
@@ -25,6 +26,8 @@ _MOST_DAYS, _MOST_LINKS = 90, 31
 _CHART_WIDTH, _CHART_HEIGHT = 720, 120
 _DAY_MS = 86_400_000
 _COUNTS = ("calls", "requests", *TOKEN_KINDS)
+#: of a group whose calls no list selects, or which are not kept any more
+_NO_LINKS: Mapping[str, str | None] = MappingProxyType({"callsAt": None, "requestsAt": None})
 
 #: how many agents and edges the graph has, and with how many edges their rates stand beside them
 MOST_NODES, MOST_EDGES, _MOST_LABELS = 60, 100, 30
@@ -41,18 +44,12 @@ def show_usage(asking: Asking) -> Shown:
         raise ToolInputValidationError(f"by is {by[:100]!r}, and must be one of {', '.join(_GROUPS)}.")
     rows = asking.client.usage(days, f"day,{by}")
     chosen = asking.chosen("day")
-    days_of: dict[str, list[Usage]] = {}
-    for row in rows:
-        days_of.setdefault(row.day or "", []).append(row)
-    totals = {day: _sum(ones) for day, ones in days_of.items()}
-    found: dict[str, list[Usage]] = {}
-    for row in rows:
-        if chosen in {None, row.day}:
-            found.setdefault(str(getattr(row, by)), []).append(row)
+    totals = _sums(rows, "day")
     kept_since = day_of(wall_clock() - 1_000 * asking.client.settings.result_ttl_seconds)
-    links = _links if chosen is None or chosen >= kept_since else _no_links
+    has_calls = chosen is None or chosen >= kept_since
     groups: list[dict[str, Any]] = [
-        {"name": name, **links(by, name), **_sum(ones)} for name, ones in found.items()
+        {"name": name, **(_links(by, name) if has_calls else _NO_LINKS), **counts}
+        for name, counts in _sums((row for row in rows if chosen in {None, row.day}), by).items()
     ]
     groups.sort(key=lambda one: (-one["input"] - one["output"], -one["calls"], one["name"]))
     names = {day_of(wall_clock() - _DAY_MS * age) for age in range(days)} | totals.keys()
@@ -73,6 +70,13 @@ def show_usage(asking: Asking) -> Shown:
     return Shown("usage.html", "Usage", data)
 
 
+def _sums(rows: Iterable[Usage], by: str) -> dict[str, dict[str, int]]:
+    groups: dict[str, list[Usage]] = {}
+    for row in rows:
+        groups.setdefault(str(getattr(row, by)), []).append(row)
+    return {name: _sum(ones) for name, ones in groups.items()}
+
+
 def _sum(rows: Iterable[Usage]) -> dict[str, int]:
     found = list(rows)
     return {name: sum(getattr(row, name) for row in found) for name in _COUNTS}
@@ -82,10 +86,10 @@ def _address(days: int, by: str, day: str | None) -> str:
     return link("usage", days=str(days), by=by, day=day)
 
 
-def _links(by: str, name: str) -> dict[str, str | None]:
+def _links(by: str, name: str) -> Mapping[str, str | None]:
     """Return where the calls and the requests of a group are listed, as far as the list can select them."""
     if name == OTHER or (by == "user" and len(name) >= LONGEST_USER):  # of several, or not the whole name
-        return _no_links(by, name)
+        return _NO_LINKS
     requests = f"{MODEL_TOOLS}{literal(name) if by == 'model' else '*'}"
     names: dict[str, str | None] = {}
     if by != "model":
@@ -94,11 +98,6 @@ def _links(by: str, name: str) -> dict[str, str | None]:
         "callsAt": link("calls", **names) if names and name else None,
         "requestsAt": link("calls", **names, tool=requests) if name else None,
     }
-
-
-def _no_links(by: str, name: str) -> dict[str, str | None]:
-    """Return that the calls of a group are not kept any more."""
-    return {"callsAt": None, "requestsAt": None}
 
 
 def _bars(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> dict[str, Any]:
