@@ -218,7 +218,8 @@ async def _form(request: Request) -> Mapping[str, str]:
     if media_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise RequestError("The body must be a form of the console.", status=415)
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        return dict(pairs)
     except ValueError as error:
         raise RequestError(f"The form cannot be read: {error}.") from error
 

@@ -168,6 +168,9 @@ def test_arguments_are_changed_in_a_form_before_they_are_approved(
     path = f"/console/approvals/{call.id}/approve"
     for wrong in ('{"disk": 7}', "[1]", "{", "null", '{"disk": "***"}', " ", ""):
         assert browser.post(path, data={"args": wrong}).status_code == 400, wrong
+    latin = b"args=%7B%22disk%22%3A%22sd%E9%22%7D"  # é, not as UTF-8
+    form_type = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert browser.post(path, headers=form_type, content=latin).status_code == 400
     assert client.record(call.id).awaits == "approval"
 
     page = post(browser, f"approvals/{call.id}/approve", args='{"disk": "sdb"}')
