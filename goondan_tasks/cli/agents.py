@@ -502,7 +502,7 @@ def _show_mailboxes(boxes: Sequence[Mailbox], output: Output) -> None:
         "state": lambda event: event.state,
         "kind": lambda event: event.kind,
         "from": lambda event: event.sender if event.user is None else f"{event.sender} for {event.user}",
-        "text": lambda event: on_one_line(event.text.text)[:LONGEST_LINE],
+        "text": lambda event: _beginning(on_one_line(event.text.text)),
         "id": lambda event: output.call_id(event.id),
     }
     for box in boxes:
@@ -515,6 +515,10 @@ def _show_mailboxes(boxes: Sequence[Mailbox], output: Output) -> None:
         )
         output.give(answer.document, answer.content, *answer.notes, *notes)
     return None
+
+
+def _beginning(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
 
 def _show(message: Message, output: Output) -> None:
