@@ -182,6 +182,26 @@ def test_acts_on_many_are_in_the_audit_and_counting_is_none(client: Client) -> N
     ]
 
 
+def test_a_form_that_is_sent_twice_replays_a_letter_once(browser: TestClient, client: Client) -> None:
+    letter = client.dead_letters(None, 1)[0].id
+    path = f"/console/dead-letters/{letter}/replay"
+
+    def form() -> dict[str, str]:
+        page = html.unescape(browser.get(f"/console/calls/{letter}").text)
+        return dict(re.findall(r'name="(before)" value="([^"]*)"', page))
+
+    first = form()
+    sent = [browser.post(path, data=first, follow_redirects=False) for _ in range(2)]
+    assert [one.status_code for one in sent] == [303, 409]
+    assert "was replayed before" in sent[1].text
+    assert client.record(letter).replays == 1
+    again = form()
+    assert again == {"before": client.record(letter).replayed_by}
+    sent = [browser.post(path, data=again, follow_redirects=False) for _ in range(2)]
+    assert [one.status_code for one in sent] == [303, 409]
+    assert client.record(letter).replays == 2
+
+
 def test_what_came_after_the_page_was_shown_is_left_alone(browser: TestClient, client: Client) -> None:
     earlier = round(client.now()) - 3_600_000
     answer = browser.post("/console/bulk/drop", data={"seen": str(earlier)})

@@ -64,9 +64,10 @@ def _calling(acting: Acting) -> None:
 
 
 def replay(acting: Acting) -> str:
-    """Run one dead letter again, even one that was replayed before."""
+    """Run one dead letter again: once more only if the form was made after its last replay."""
     acting.require(ADMIN)
-    call = acting.client.replay(acting.path["id"], again=True)
+    letter = acting.client.record(acting.path["id"])
+    call = acting.client.replay(letter.id, again=acting.text("before") == letter.replayed_by)
     return after("replayed", "calls", call.id)
 
 
