@@ -314,6 +314,9 @@ class FakeClient:
             raise NotReplayableError(f"Call {call_id} was replayed before.")
         return FakePendingCall(None, 0)
 
+    def now(self) -> float:
+        return NOW
+
     def act_on_all(
         self,
         act: BulkAct,
