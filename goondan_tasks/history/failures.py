@@ -100,7 +100,7 @@ def read_failures(
         rows = rows_of(pipe)
     total = sum(count or 0 for count in rows[::2])
     ends = [
-        (end, call_id.decode(), name)
+        (end, call_id.decode(errors="replace"), name)
         for name, row in zip(names, rows[1::2], strict=True)
         for call_id, end in row or ()
     ]

@@ -297,7 +297,7 @@ def _find(ledger: Ledger, name: str, agents: Callable[[], Iterable[str]]) -> lis
 
 def _indexed(ledger: Ledger, name: str) -> list[str]:
     ids = cast("list[bytes]", ledger.redis.zrange(ledger.keys.trace(name), 0, -1))
-    return [call_id.decode() for call_id in ids]
+    return [call_id.decode(errors="replace") for call_id in ids]
 
 
 class _Reader:

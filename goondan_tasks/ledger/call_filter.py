@@ -99,7 +99,7 @@ def open_calls(ledger: CallRecords, agent: str | None, wanted: CallFilter) -> It
     earliest, latest = ledger.moments(wanted.get("older_than"), wanted.get("newer_than"))
     with naming(ledger.keys.due):
         due = cast("list[bytes]", ledger.redis.zrevrange(ledger.keys.due, 0, -1))
-    ids = [one.decode() for one in due]
+    ids = [one.decode(errors="replace") for one in due]
     for start in range(0, len(ids), _BATCH):
         for record in ledger.records(ids[start : start + _BATCH]):
             if (
@@ -125,7 +125,7 @@ def scheduled_calls(
     with ledger.redis.pipeline(transaction=False) as pipe:
         for agent in agents:
             pipe.zrange(ledger.keys.scheduled(agent), 0, limit - 1)
-        ids = [call_id.decode() for row in rows_of(pipe) for call_id in row or ()]
+        ids = [call_id.decode(errors="replace") for row in rows_of(pipe) for call_id in row or ()]
     found = [
         record
         for record in ledger.records(ids)

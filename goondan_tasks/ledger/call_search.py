@@ -118,7 +118,11 @@ class CallSearch:
             searched, is_over = searched + seen, number == 0
             if not is_over:
                 place = _Place(score.decode(), names[number - 1], call_id.decode(errors="replace"))
-            known = [one for one in self._ledger.records([one.decode() for one in ids]) if one is not None]
+            known = [
+                one
+                for one in self._ledger.records([one.decode(errors="replace") for one in ids])
+                if one is not None
+            ]
             found += [
                 record
                 for record in self._facts(known)

@@ -91,7 +91,7 @@ class Completions:
         with self._ledger.redis.pipeline(transaction=False) as pipe:
             for agent in agents:
                 pipe.zrange(keys.approvals(agent), 0, -1)
-            ids = [call_id.decode() for row in rows_of(pipe) for call_id in row or ()]
+            ids = [call_id.decode(errors="replace") for row in rows_of(pipe) for call_id in row or ()]
         waiting = [one for one in self._ledger.records(ids) if one is not None and one.awaits == "approval"]
         return sorted(waiting, key=lambda record: record.suspended_at or 0)
 

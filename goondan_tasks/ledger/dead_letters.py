@@ -71,7 +71,10 @@ class DeadLetters:
             for agent in agents:
                 pipe.zrangebyscore(self._keys.dead_letters(agent), earliest, latest, withscores=True)
             rows = [row for answer in rows_of(pipe) for row in answer or ()]
-        return [call_id.decode() for call_id, _ in sorted(rows, key=lambda row: row[1], reverse=True)]
+        return [
+            call_id.decode(errors="replace")
+            for call_id, _ in sorted(rows, key=lambda row: row[1], reverse=True)
+        ]
 
 
 def batches(items: list[T]) -> Iterator[list[T]]:

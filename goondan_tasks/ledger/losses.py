@@ -91,7 +91,7 @@ def losses_of_agents(ledger: Ledger, agents: Sequence[str]) -> Mapping[str, list
     with ledger.redis.pipeline(transaction=False) as pipe:
         for agent in agents:
             pipe.zrange(ledger.keys.running(agent), 0, LOOKED_AT - 1)
-        running = [[call_id.decode() for call_id in row or ()] for row in rows_of(pipe)]
+        running = [[call_id.decode(errors="replace") for call_id in row or ()] for row in rows_of(pipe)]
     lost = find_losses(ledger, (one for ids in running for one in ids))
     return {
         agent: [lost[one] for one in ids if one in lost] for agent, ids in zip(agents, running, strict=True)

@@ -547,7 +547,9 @@ class CallRecords:
             for agent in agents:
                 pipe.zrevrangebyscore(self.keys.calls(agent), latest, earliest, 0, limit, withscores=True)
             rows = sorted((row for found in rows_of(pipe) for row in found or ()), key=lambda row: -row[1])
-        return list(filter(None, self.records([call_id.decode() for call_id, _ in rows[:limit]])))
+        return list(
+            filter(None, self.records([call_id.decode(errors="replace") for call_id, _ in rows[:limit]]))
+        )
 
     def forget(self, call_id: str, agent: str) -> None:
         """Remove the record, the result, the stream and the index entries of a call that has ended."""

@@ -10,8 +10,10 @@ from broker_config import serializer
 from goondan_tasks.contract.calls import identity_of, new_call
 from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.contract.messages import ToolCall, ToolCallError
+from goondan_tasks.history.failures import read_failures
+from goondan_tasks.history.trace import read_trace
 from goondan_tasks.ledger import call_search
-from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
+from goondan_tasks.ledger.call_filter import CallFilter, is_wanted, open_calls, scheduled_calls
 from goondan_tasks.ledger.call_search import CallPage, CallSearch
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
@@ -182,6 +184,24 @@ def test_an_index_and_a_record_that_others_have_written_are_left_out(
     for wanted in ({}, {"tool": "*"}):
         ids = {one.id for page in pages(ledger, 7, (*AGENTS, "damaged"), **wanted) for one in page.calls}
         assert ids == set(filled) - {gone}
+
+
+def test_an_id_that_others_have_written_hides_no_call(ledger: Ledger, redis: Redis) -> None:
+    call = new_call("coder", "bash__exec", {}, {})
+    call_id = submit(ledger, call)
+    keys = ledger.keys
+    for index in (keys.calls, keys.failures, keys.dead_letters, keys.scheduled, keys.running):
+        redis.zadd(index("coder"), {b"\xff": 1e15})
+    redis.zadd(keys.due, {b"\xff": 1e15})
+    redis.zadd(keys.trace(call.trace_id), {call_id: 1.0, b"\xff": 1e15})
+    assert [one.id for one in ledger.recent(["coder"], 5)] == [call_id]
+    assert [one.id for one in open_calls(ledger, "coder", {})] == [call_id]
+    assert scheduled_calls(ledger, ["coder"], 5) == []
+    assert read_failures(ledger, ["coder"], only_dead=False).counted == 0
+    assert read_failures(ledger, ["coder"], only_dead=True).counted == 0
+    trace = read_trace(ledger, call.trace_id, lambda: ["coder"])
+    assert trace is not None
+    assert [one.id for one in trace.nodes] == [call_id]
 
 
 def test_a_result_is_stored_though_the_index_of_failures_is_damaged(ledger: Ledger, redis: Redis) -> None:
