@@ -193,7 +193,8 @@ def test_an_id_that_others_have_written_hides_no_call(ledger: Ledger, redis: Red
     for index in (keys.calls, keys.failures, keys.dead_letters, keys.scheduled, keys.running):
         redis.zadd(index("coder"), {b"\xff": 1e15})
     redis.zadd(keys.due, {b"\xff": 1e15})
-    redis.zadd(keys.trace(call.trace_id), {call_id: 1.0, b"\xff": 1e15})
+    caused: Any = {call_id: 1.0, b"\xff": 1e15}
+    redis.zadd(keys.trace(call.trace_id), caused)
     assert [one.id for one in ledger.recent(["coder"], 5)] == [call_id]
     assert [one.id for one in open_calls(ledger, "coder", {})] == [call_id]
     assert scheduled_calls(ledger, ["coder"], 5) == []
