@@ -30,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
         max_examples=20 if config.getoption("--one-case") else 50,
+        # the same examples each time, so that a red test is due to a change; a seed looks for others
+        derandomize=config.getoption("--hypothesis-seed") is None,
     )
     settings.load_profile("patient")
 
