@@ -21,10 +21,11 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import hiredis
@@ -37,6 +38,8 @@ Command = list[bytes]
 SET_UP = frozenset({b"AUTH", b"HELLO", b"CLIENT", b"SELECT", b"MULTI", b"EXEC"})
 
 START_SECONDS = 10.0
+#: how long the proxy's end waits before it looks for connections that came meanwhile
+CLOSING_SECONDS = 0.05
 READ_BYTES = 65_536
 #: closing a socket with this option resets the connection
 LINGER_NOT = struct.pack("ii", 1, 0)
@@ -87,6 +90,8 @@ class Proxy:
         self._parts = urlsplit(url)
         self._rules = Rules()
         self._links: set[Link] = set()
+        #: the connections that are not closed yet, on both sides, and what serves each
+        self._connections: dict[asyncio.StreamWriter, asyncio.Task[Any]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server
@@ -197,6 +202,23 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_SECONDS)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.CancelledError):  # at the proxy's end
+            async with self._closed(writer):
+                await self._link(reader, writer)
+
+    @asynccontextmanager
+    async def _closed(self, writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+        """Close a connection at the end and wait until it is closed, which its unread data may delay."""
+        self._connections[writer] = cast("asyncio.Task[Any]", asyncio.current_task())
+        try:
+            yield
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            del self._connections[writer]
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         rules = self._rules
         if rules.admitted == 0:
             rules.refused += 1
@@ -211,13 +233,14 @@ class Proxy:
         except OSError:
             _reset(writer)
             return
-        link = Link(rules, Pipe(reader, server[1]), Pipe(server[0], writer))
-        link.hold(rules.held)
-        self._links.add(link)
-        try:
-            await link.run()
-        finally:
-            self._links.discard(link)
+        async with self._closed(server[1]):
+            link = Link(rules, Pipe(reader, server[1]), Pipe(server[0], writer))
+            link.hold(rules.held)
+            self._links.add(link)
+            try:
+                await link.run()
+            finally:
+                self._links.discard(link)
 
     def _cut_all(self) -> int:
         for link in self._links:
@@ -244,9 +267,16 @@ class Proxy:
             link.resume()
 
     async def _close(self) -> None:
+        for listener in self._server.sockets:  # closing it now would lose what it has just accepted
+            self._loop.remove_reader(listener.fileno())
+        self._rules.admitted = 0
+        # a connection that was accepted at the last moment gets its task later, and its link later still
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for writer, task in self._connections.items():
+                task.cancel()
+                writer.transport.abort()
+            await asyncio.wait(tasks, timeout=CLOSING_SECONDS)
         self._server.close()
-        self._cut_all()
-        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
 
 
 class Pipe:
