@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from broker_config import serializer
+from broker_config.connections import redis_time
 from broker_config.scripts import run_script_calls
 from goondan_tasks.contract.calls import identity_of, new_call
-from goondan_tasks.contract.messages import ToolCall, ToolCallError
+from goondan_tasks.contract.messages import ToolCall, ToolCallError, iso_time
+from goondan_tasks.contract.output import Pending
 from goondan_tasks.fleet.agent_registry import AgentRecord, AgentRegistry
+from goondan_tasks.fleet.usage import DayHandoffs, DayUsage, EdgeRow, UsageRow, UsageStore, day_of
+from goondan_tasks.fleet.usage import Written as DayTotals
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
@@ -24,6 +28,10 @@ _FAILED, _WAYS = 5, 40
 _CODES = ("E_TOOL", "E_TOOL_TIMEOUT", "E_TOOL_INVALID_ARGS", "ENOENT", "E_MCP")
 _POISONED = "Each of its 3 runs killed its worker."
 _TERMS = ClaimTerms()
+_HELD = {"message": "The call waits for a person's approval; it has not been run."}
+_DAY_MS = 86_400_000
+#: what each agent uses on a day
+_CALLS, _REQUESTS = (48_211, 0, 0, 0, 0, 0), (0, 21_307, 9_481_220, 7_250_001, 812_344, 120_977)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,10 @@ class History:
     dead_letters: int
     trace_nodes: int
     output_bytes: int
+    #: calls that wait for an approval
+    approvals: int = 0
+    #: days with usage, today included; hand-offs are those of today
+    days: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +66,8 @@ class Written:
 
 def write_history(ledger: Ledger, amounts: History) -> Written:
     """Write a history; the agents have no workers."""
-    agents = [f"agent-{number:02}" for number in range(amounts.agents)]
-    tools = [f"tool{number:02}__run" for number in range(amounts.tools)]
+    agents = [f"customer-agent-{number:02}" for number in range(amounts.agents)]
+    tools = [f"order-tool{number:02}__run" for number in range(amounts.tools)]
     catalog = tuple({"name": name, "parameters": {"type": "object"}} for name in tools)
     records = [AgentRecord(name=name, swarm="bench", workspace="bench", catalog=catalog) for name in agents]
     AgentRegistry(ledger.redis, ledger.keys).publish_agents(records)
@@ -68,6 +80,8 @@ def write_history(ledger: Ledger, amounts: History) -> Written:
     dead = (_call(agents, tools, keys, number) for number in range(amounts.dead_letters))
     letters = _end(ledger, dead, _outcome, verdict=Verdict.POISONED)
     _end(ledger, trace := list(_trace(agents, tools, amounts.trace_nodes)), _outcome)
+    _suspend(ledger, [_call(agents, tools, keys, number) for number in range(amounts.approvals)])
+    _count(ledger, agents, amounts.days)
     [large] = _end(ledger, [new_call(agents[0], tools[0], {}, {})], lambda _: "x" * amounts.output_bytes)
     return Written(agents[0], tools[0], keys[0], ids[-1], large, letters[-1], trace[0].correlation_id)
 
@@ -108,6 +122,42 @@ def _outcome(number: int) -> Any:
     return ToolCallError(code=_CODES[way % len(_CODES)], name="OrderError", message=message)
 
 
+def _suspend(ledger: Ledger, calls: Sequence[ToolCall]) -> None:
+    """Submit and claim calls that then wait for an approval."""
+    for claim in _claimed(ledger, calls):
+        pending = Pending(claim.run.id, _HELD, is_approval=True)
+        result = claim.run.pending(pending, None, expires_at=claim.run.clock() + _DAY_MS)
+        ledger.suspend(claim, result).run(ledger.redis)
+
+
+def _count(ledger: Ledger, agents: Sequence[str], days: int) -> None:
+    """Count usage of all agents, each with two Models and as many users, and hand-offs between them."""
+    store, now = UsageStore(ledger.redis, ledger.keys), redis_time(ledger.redis)
+    rows = [
+        UsageRow(agent=agent, model=model, user=f"user-{number:04}@customers.example", counts=counts)
+        for number, agent in enumerate(agents)
+        for model, counts in (("", _CALLS), ("large", _REQUESTS), ("small", _REQUESTS))
+    ]
+    hours = {iso_time(now)[11:13]: (1_200, 31)}
+    edges = [
+        EdgeRow(from_agent=agent, to=agents[(number + step) % len(agents)], hours=hours)
+        for step in (1, 7)
+        for number, agent in enumerate(agents)
+    ]
+    with ledger.redis.pipeline() as pipe:
+        for at in (now - _DAY_MS * age for age in range(days)):
+            written = DayTotals(day_of(at), 1, DayUsage(rows=tuple(rows)), DayHandoffs(rows=tuple(edges)))
+            store.put(pipe, "bench", [written], at, days)
+        pipe.execute()
+
+
+def _claimed(ledger: Ledger, calls: Iterable[ToolCall]) -> list[Claim]:
+    submissions = [_submission(one) for one in calls]
+    ledger.submit_all(submissions, "bench")
+    requests = [ClaimRequest(one.id, one.call, "bench", _TERMS) for one in submissions]
+    return run_script_calls(ledger.redis, [ledger.claim(one) for one in requests])
+
+
 def _end(
     ledger: Ledger, calls: Iterable[ToolCall], outcome: Any, verdict: Verdict = Verdict.RUN
 ) -> list[str]:
@@ -115,17 +165,14 @@ def _end(
     ids: list[str] = []
     rest = iter(calls)
     while batch := list(itertools.islice(rest, _BATCH)):
-        submissions = [_submission(one) for one in batch]
-        ledger.submit_all(submissions, "bench")
-        requests = [ClaimRequest(one.id, one.call, "bench", _TERMS) for one in submissions]
-        claims = run_script_calls(ledger.redis, [ledger.claim(one) for one in requests])
+        claims = _claimed(ledger, batch)
         rows = [
             _ended(ledger, replace(claim, verdict=verdict), outcome(len(ids) + at))
             for at, claim in enumerate(claims)
         ]
         stored = ledger.finish_many(rows).run(ledger.redis)
         assert min(stored[: len(rows)]) > 0
-        ids += [one.id for one in submissions]
+        ids += [one.run.id for one in claims]
     return ids
 
 

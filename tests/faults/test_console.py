@@ -440,7 +440,7 @@ def test_graph_of_hand_offs_leads_to_calls_and_is_a_table_on_a_small_screen(
 ) -> None:
     with opened(chrome, swarm) as (page, trouble):
         go(page, swarm, "")
-        page.locator(".graph a", has_text="billing").locator(".name").click()
+        page.locator(".graph a", has_text="billing").locator("text").first.click()
         page.wait_for_url("**/calls?agent=billing")
         page.set_viewport_size({"width": 320, "height": 640})
         go(page, swarm, "")

@@ -27,7 +27,7 @@ AMOUNTS = History(
     calls=1_000,
     agents=3,
     tools=4,
-    conversations=50,
+    conversations=60,
     dead_letters=LETTERS,
     trace_nodes=500,
     output_bytes=1_000,
@@ -118,7 +118,7 @@ def test_an_act_on_all_is_counted_first_and_stops_at_its_limit(client: Client) -
     assert all(client.record(old).replays == 1 for old in replays)
     assert client.act_on_all("replay").selected == 0
     assert client.act_on_all("cancel", dry_run=True).selected == LETTERS
-    assert client.act_on_all("cancel", "agent-00").done + client.act_on_all("cancel").done == LETTERS
+    assert client.act_on_all("cancel", "customer-agent-00").done + client.act_on_all("cancel").done == LETTERS
     assert client.drop_all() == LETTERS
     with pytest.raises(ToolInputValidationError, match="replay, drop, cancel"):
         client.act_on_all("delete")  # type: ignore[arg-type]
@@ -145,11 +145,11 @@ def test_an_act_that_is_broken_off_goes_on_where_it_stopped(
 
 def test_a_call_with_which_it_cannot_be_done_keeps_no_other(client: Client, redis: EmbeddedRedis) -> None:
     with connect(redis.url, name="test") as connection:
-        letters = client.dead_letters("agent-01", None)
-        connection.zadd("goondan:dead-letters:agent-00", {one.id: 1 for one in letters[:3]})
-        connection.hdel("goondan:agents", "agent-01")
+        letters = client.dead_letters("customer-agent-01", None)
+        connection.zadd("goondan:dead-letters:customer-agent-00", {one.id: 1 for one in letters[:3]})
+        connection.hdel("goondan:agents", "customer-agent-01")
     with Client(Settings(redis_url=redis.url)) as other:
-        found = other.act_on_all("replay", "agent-00")
+        found = other.act_on_all("replay", "customer-agent-00")
     assert (found.failed, found.done) == (3, 150)
     assert {one.code for one in found.faults} == {"E_AGENT_NOT_FOUND"}
 
@@ -171,14 +171,14 @@ def test_a_page_says_what_will_be_done_before_it_is(browser: TestClient, client:
 def test_acts_on_many_are_in_the_audit_and_counting_is_none(client: Client) -> None:
     client.act_on_all("drop", dry_run=True)
     assert client.audit() == []
-    client.act_on_all("drop", "agent-00")
+    client.act_on_all("drop", "customer-agent-00")
     client.act_on_all("replay")
     client.act_on_all("cancel")
     entries = [(one.act, one.kind, one.agent, one.count) for one in client.audit()]
     assert entries == [
         ("cancel_all", "calls", None, 300),
         ("replay_all", "deadLetters", None, 300),
-        ("drop_all", "deadLetters", "agent-00", 150),
+        ("drop_all", "deadLetters", "customer-agent-00", 150),
     ]
 
 
@@ -266,6 +266,9 @@ def test_conversations_are_found_without_reading_all(browser: TestClient) -> Non
     found = browser.get("/console/conversations?key=0004&format=json").json()["rows"]
     keys = {f"customer-{number:05}" for number in (4, *range(40, 50))}
     assert {one["instanceKey"] for one in found} == keys
-    first = browser.get("/console/conversations?limit=20&format=json").json()
-    assert len(first["rows"]) == 20
-    assert first["more"] == 80
+    pages = [browser.get(f"/console/conversations{query}").text for query in ("?key=000", "?key=000&from=51")]
+    keys = [re.findall(r'<tr id="[^"]+(customer-\d+)"', page) for page in pages]
+    assert [len(one) for one in keys] == [50, 10]
+    assert len({*keys[0], *keys[1]}) == 60
+    assert 'href="?key=000&amp;from=51"' in pages[0]
+    assert 'href="?key=000"' in pages[1]

@@ -10,20 +10,24 @@ from goondan_tasks.fleet.http_tokens import APPROVE
 from goondan_tasks.history.attempts import time_of
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.console.asking import Act, Acting, Asking, View, after
-from goondan_web.doors.console.calls import USUAL_ROWS, row_of
+from goondan_web.doors.console.calls import row_of
 from goondan_web.doors.console.rendering import PATH, Shown
 from goondan_web.doors.console.values import editable, restored, shown_json
 
 #: how many calls one form decides about
-MOST_AT_ONCE = 200
+MOST_AT_ONCE = 100
+#: how many calls the page shows
+_ROWS = 15
 
 
 def list_approvals(asking: Asking) -> Shown:
     """Show the calls that wait for a person and that a filter selects, the oldest first."""
     agent, tool = asking.chosen("agent"), asking.chosen("tool")
     found = asking.client.approvals(agent, tool=tool)
+    shown, rest = asking.part(found, _ROWS)
     data = {
-        "rows": [_row(record) for record in found[:USUAL_ROWS]],
+        "rows": [_row(record) for record in shown],
+        "rest": rest,
         "count": len(found),
         "filter": {"agent": agent, "tool": tool},
         "agents": asking.agents(),

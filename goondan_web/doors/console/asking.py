@@ -1,9 +1,10 @@
 """What a page is asked for, what a form asks to be done, and what answers them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -13,6 +14,10 @@ from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.fleet.http_tokens import READ
 from goondan_web.callers import Caller, MissingScopeError
 from goondan_web.doors.console.rendering import PATH, Shown, at
+
+Row = TypeVar("Row")
+#: how many rows a list shows at most
+USUAL_ROWS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,18 @@ class Asking:
         if not (text.isascii() and text.isdecimal()):
             raise ToolInputValidationError(f"{name} is {text[:100]!r}, which is not a whole number.")
         return max(least, min(int(text[:15]), most))
+
+    def part(self, rows: Sequence[Row], most: int = USUAL_ROWS) -> tuple[Sequence[Row], Mapping[str, Any]]:
+        """Return the rows from the field ``from`` on, and where the first and the following ones are."""
+        first = self.number("from", 1, 10**6) - 1
+        kept = {name: text for name, text in self.fields.items() if name not in {"from", "format", "done"}}
+        hidden = max(0, len(rows) - first - most)
+        rest = {
+            "first": f"?{urlencode(kept)}" if first else None,
+            "next": f"?{urlencode({**kept, 'from': first + most + 1})}" if hidden else None,
+            "hidden": hidden,
+        }
+        return rows[first : first + most], rest
 
     def agents(self) -> list[str]:
         """Return the names of the agents, which filters offer."""

@@ -11,7 +11,7 @@ from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.history.failures import FailureGroup, Failures
 from goondan_tasks.ledger.call_filter import STATUSES, selects_failures
 from goondan_tasks.ledger.record import CallRecord
-from goondan_web.doors.console.asking import Asking, View
+from goondan_web.doors.console.asking import USUAL_ROWS, Asking, View
 from goondan_web.doors.console.filters import (
     FILTER_FIELDS,
     TIMES,
@@ -23,8 +23,6 @@ from goondan_web.doors.console.filters import (
 from goondan_web.doors.console.rendering import PATH, SECURITY, Shown, at
 from goondan_web.doors.console.values import diff_of, editable, shown_json
 
-#: how many rows a list shows, unless its address asks for more, and how many it shows at most
-USUAL_ROWS, MOST_ROWS = 50, 200
 #: how many kinds of failures the overview shows
 _KINDS = 10
 #: the shortest beginning of an id that is looked for
@@ -45,7 +43,7 @@ def row_of(record: CallRecord) -> JsonObject:
 def list_calls(asking: Asking) -> Shown:
     """Show a page of the calls that a filter selects."""
     chosen = chosen_filter(asking)
-    limit = asking.number("limit", USUAL_ROWS, MOST_ROWS)
+    limit = asking.number("limit", USUAL_ROWS, USUAL_ROWS)
     page = asking.client.call_page(chosen.agent, limit, cursor=asking.chosen("cursor"), **chosen.wanted)
     following = {**chosen.fields, "limit": str(limit), "cursor": page.cursor}
     data = {

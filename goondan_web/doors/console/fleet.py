@@ -4,7 +4,7 @@ from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.contract.messages import JsonObject
 from goondan_tasks.contract.schedules import Schedule
 from goondan_tasks.contract.wording import counted
-from goondan_web.doors.console.asking import Asking, View
+from goondan_web.doors.console.asking import USUAL_ROWS, Asking, View
 from goondan_web.doors.console.calls import failures, row_of
 from goondan_web.doors.console.filters import link
 from goondan_web.doors.console.rendering import PATH, Shown
@@ -12,7 +12,11 @@ from goondan_web.doors.console.usage import graph_of
 
 #: the age of the failures that the overview counts
 _HOUR = 3_600
-#: how many running calls of a worker its page shows
+#: how many troubles of agents the overview names
+_ALERTS = 10
+#: how many agents, workers and schedules a page shows
+_AGENTS, _WORKERS, _SCHEDULES = 25, 20, 20
+#: how many running calls of all workers are looked at
 _RUNNING = 200
 
 
@@ -31,15 +35,17 @@ def overview(asking: Asking) -> Shown:
         "dead": sum(queue.dead_letters for queue in queues),
     }
     numbers["tokensPerMinute"] = round(client.call_counts().tokens_per_minute)
-    workers = client.workers()
+    workers, alerts, (shown, rest) = client.workers(), _alerts(statuses), asking.part(statuses, _AGENTS)
     data = {
         "numbers": numbers,
-        "agents": [_agent(status) for status in statuses],
+        "agents": [_agent(status) for status in shown],
+        "rest": rest,
         "failures": kinds,
         "failuresCounted": failed.counted,
         "graph": graph_of(statuses, client.handoffs()),
         "workers": len(workers),
-        "alerts": _alerts(statuses),
+        "alerts": alerts[:_ALERTS],
+        "hiddenAlerts": max(0, len(alerts) - _ALERTS),
     }
     return Shown("overview.html", "Overview", data)
 
@@ -73,11 +79,11 @@ def _alerts(statuses: list[AgentStatus]) -> list[dict[str, str]]:
 
 def queues(asking: Asking) -> Shown:
     """Show the queues of all agents, what is paused, and the limits that calls wait for."""
-    statuses = asking.client.agent_statuses()
+    shown, rest = asking.part(asking.client.agent_statuses(), _AGENTS)
     data = {
-        "agents": [{**_agent(status), "paused": status.queue.paused} for status in statuses],
-        "limits": asking.client.limits(),
-        "tools": {one.record.name: [item["name"] for item in one.record.catalog] for one in statuses},
+        "agents": [{**_agent(status), "paused": status.queue.paused} for status in shown],
+        "rest": rest,
+        "limits": asking.client.limits()[:USUAL_ROWS],
     }
     return Shown("queues.html", "Queues and limits", data)
 
@@ -87,14 +93,14 @@ def workers(asking: Asking) -> Shown:
     running: dict[str, list[JsonObject]] = {}
     for record in asking.client.calls(None, _RUNNING, status="running"):
         running.setdefault(record.worker or "", []).append(row_of(record))
-    found = asking.client.workers()
-    return Shown("workers.html", "Workers", {"workers": found, "running": running})
+    found, rest = asking.part(asking.client.workers(), _WORKERS)
+    return Shown("workers.html", "Workers", {"workers": found, "running": running, "rest": rest})
 
 
 def schedules(asking: Asking) -> Shown:
     """Show all schedules: when each is due, and how its last run ended."""
-    states = asking.client.schedules.list()
-    return Shown("schedules.html", "Schedules", {"states": states, "when": _when})
+    states, rest = asking.part(asking.client.schedules.list(), _SCHEDULES)
+    return Shown("schedules.html", "Schedules", {"states": states, "when": _when, "rest": rest})
 
 
 def _when(schedule: Schedule) -> str:
@@ -103,7 +109,8 @@ def _when(schedule: Schedule) -> str:
 
 def connections(asking: Asking) -> Shown:
     """Show the Connections that ran in the last 30 days."""
-    return Shown("connections.html", "Connections", {"connections": asking.client.connections()})
+    rows, rest = asking.part(asking.client.connections())
+    return Shown("connections.html", "Connections", {"connections": rows, "rest": rest})
 
 
 PAGES = (

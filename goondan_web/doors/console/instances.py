@@ -11,16 +11,16 @@ from goondan_tasks.contract.redaction import hidden_by_place, hidden_in_log
 from goondan_tasks.history.attempts import time_of
 from goondan_tasks.history.mailbox import Mailbox
 from goondan_tasks.ledger.record import CallRecord
-from goondan_web.doors.console.asking import Asking, View
-from goondan_web.doors.console.calls import USUAL_ROWS, row_of
+from goondan_web.doors.console.asking import USUAL_ROWS, Asking, View
+from goondan_web.doors.console.calls import row_of
 from goondan_web.doors.console.chat import shown_messages
 from goondan_web.doors.console.rendering import PATH, Shown
 from goondan_web.doors.console.values import shown_json
 
-#: the most instances that a list shows
+#: how far a list of instances goes
 _MOST_INSTANCES = 1_000
-#: how many files a list shows, and how many there are at most
-_FILES, MOST_FILES = 200, 10_000
+#: how many files a list shows
+_FILES = 100
 #: how much of a file is shown, in bytes
 LONGEST_FILE = 262_144
 #: how many calls are looked through for those of the messages
@@ -30,13 +30,13 @@ _MOST_CALLS = 200
 def list_instances(asking: Asking) -> Shown:
     """Show the instances, the one used last first."""
     agent, text = asking.chosen("agent"), asking.chosen("key")
-    limit = asking.number("limit", USUAL_ROWS, _MOST_INSTANCES)
-    found = asking.client.instances(agent, containing=text or "", limit=limit + 1)
+    limit = asking.number("from", 1, _MOST_INSTANCES) + USUAL_ROWS
+    rows, rest = asking.part(asking.client.instances(agent, containing=text or "", limit=limit))
     data = {
-        "rows": found[:limit],
+        "rows": rows,
         "agents": asking.agents(),
         "filter": {"agent": agent, "key": text},
-        "more": min(_MOST_INSTANCES, limit * 4) if limit < min(len(found), _MOST_INSTANCES) else None,
+        "rest": rest,
     }
     return Shown("instances.html", "Conversations", data)
 
@@ -86,9 +86,9 @@ def _mailbox(asking: Asking, agent: str, key: str) -> Mailbox | None:
 def list_instance_files(asking: Asking) -> Shown:
     """Show the files of the workdir, by path."""
     agent, key = asking.path["agent"], asking.path["key"]
-    found, limit = asking.client.files(agent, key), asking.number("limit", _FILES, MOST_FILES)
-    more = limit * 4 if limit < len(found) else None
-    data = {"agent": agent, "key": key, "files": found[:limit], "count": len(found), "more": more}
+    found = asking.client.files(agent, key)
+    rows, rest = asking.part(found, _FILES)
+    data = {"agent": agent, "key": key, "files": rows, "count": len(found), "rest": rest}
     return Shown("files.html", f"Files of {key}", data)
 
 

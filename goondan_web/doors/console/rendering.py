@@ -192,10 +192,10 @@ def _rate(number: float) -> str:
 
 
 def _moment(time: str | None) -> Any:
-    """Show an ISO 8601 time; a script adds how long ago that is, and the viewer's time zone."""
+    """Show an ISO 8601 time; a script says how long ago that is, and the time in the viewer's zone."""
     if time is None:
         return _NOTHING
-    return Markup('<time datetime="{0}" title="{0}">{1} UTC</time>').format(time, time[:19].replace("T", " "))
+    return Markup('<time datetime="{}">{} UTC</time>').format(time, time[:19].replace("T", " "))
 
 
 def _linked(text: str) -> Markup:

@@ -9,6 +9,8 @@ from goondan_web.doors.console.asking import Act, Acting, Asking, View
 from goondan_web.doors.console.rendering import PATH, Shown, at
 from goondan_web.doors.console.values import shown_json, shown_lines
 
+#: how many agents the list shows
+_MOST_AGENTS = 200
 #: how long the events of what is tried can be followed
 _KEEP_SECONDS = 3_600
 _EMPTY: Mapping[str, Any] = {
@@ -22,19 +24,26 @@ _EMPTY: Mapping[str, Any] = {
 
 
 def choose(asking: Asking) -> Shown:
-    """Show all agents with their tools."""
+    """Show the agents, and how many tools each has."""
     agents = [
-        {"name": name, "tools": [(item["name"], item.get("description", "")) for item in record.catalog]}
+        {"name": name, "tools": len(record.catalog)}
         for name, record in sorted(asking.client.agents().items())
     ]
-    return Shown("try.html", "Try", {"agents": agents})
+    rows, rest = asking.part(agents, _MOST_AGENTS)
+    return Shown("try.html", "Try", {"agents": rows, "rest": rest})
 
 
 def try_agent(asking: Asking) -> Shown:
-    """Show a form for a message to an agent."""
+    """Show a form for a message to an agent, and the agent's tools."""
     agent = asking.path["agent"]
-    asking.client.catalog(agent)
-    return Shown("try_agent.html", f"Try {agent}", {"agent": agent, "key": asking.chosen("key") or "default"})
+    rows, rest = asking.part(asking.client.catalog(agent))
+    data = {
+        "agent": agent,
+        "key": asking.chosen("key") or "default",
+        "tools": [{"name": item["name"], "text": item.get("description", "")} for item in rows],
+        "rest": rest,
+    }
+    return Shown("try_agent.html", f"Try {agent}", data)
 
 
 def try_tool(asking: Asking) -> Shown:

@@ -30,7 +30,7 @@ _COUNTS = ("calls", "requests", *TOKEN_KINDS)
 _NO_LINKS: Mapping[str, str | None] = MappingProxyType({"callsAt": None, "requestsAt": None})
 
 #: how many agents and edges the graph has, and with how many edges their rates stand beside them
-MOST_NODES, MOST_EDGES, _MOST_LABELS = 60, 100, 30
+MOST_NODES, MOST_EDGES, _MOST_LABELS = 30, 40, 30
 #: the tools of the requests and events that are handed off
 _HANDED = "goondan__[de][ev]*"
 #: the thinnest edge, and the widest
@@ -101,7 +101,8 @@ def _links(by: str, name: str) -> Mapping[str, str | None]:
 
 
 def _bars(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> dict[str, Any]:
-    """Return a chart with a bar for each row, whose kinds stand on one another, each kind as one path.
+    """Return a chart with a bar for each row, whose kinds stand on one another, each kind as one path
+    of strokes.
 
     ``most`` is the highest bar.
     """
@@ -109,13 +110,13 @@ def _bars(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> dict[str, 
     across = _CHART_WIDTH / max(1, len(rows))
     wide, paths, links = round(across * 0.8, 1), dict.fromkeys(kinds, ""), []
     for number, row in enumerate(rows):
-        left, top = round(number * across, 1), float(_CHART_HEIGHT)
+        left, low = round(number * across, 1), float(_CHART_HEIGHT)
         links.append({"day": row["day"], "address": row["address"], "x": left})
         for kind in kinds:
             height = _CHART_HEIGHT * row[kind] / max(1, most)
-            top -= height
             if row[kind]:
-                paths[kind] += f"M{left},{top:.1f}h{wide}v{height:.1f}h-{wide}z"
+                paths[kind] += f"M{left + wide / 2:.4g},{low:.4g}v-{height:.4g}"
+            low -= height
     links = links if len(links) <= _MOST_LINKS else []
     return {"paths": paths, "links": links, "width": wide, "most": most}
 

@@ -1,0 +1,18 @@
+"""How large the pages of the console are over many calls, agents and days, each of them at its largest."""
+
+from urllib.request import urlopen
+
+from benchmarks.cases.pages import MOST_KB, pages_of, served_console
+from benchmarks.histories import History
+
+AMOUNTS = History(3_000, 60, 30, 1_500, 3_000, 2_000, 1_000_000, approvals=60, days=90)
+
+
+def test_pages_are_small_with_as_much_as_they_show() -> None:
+    with served_console(AMOUNTS) as (url, written):
+        sizes = {}
+        for name, address in pages_of(written).items():
+            with urlopen(url + address) as answer:
+                sizes[name] = len(answer.read())
+    print(sizes)
+    assert {name: size for name, size in sizes.items() if size > MOST_KB * 1_000} == {}
