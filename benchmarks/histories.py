@@ -29,6 +29,10 @@ _CODES = ("E_TOOL", "E_TOOL_TIMEOUT", "E_TOOL_INVALID_ARGS", "ENOENT", "E_MCP")
 _POISONED = "Each of its 3 runs killed its worker."
 _TERMS = ClaimTerms()
 _HELD = {"message": "The call waits for a person's approval; it has not been run."}
+#: how often the arguments of a call repeat a note if they are long
+_LONG = 400
+#: a piece of an output that becomes longer as HTML
+_HARD = '"é" <b> & '
 _DAY_MS = 86_400_000
 #: what each agent uses on a day
 _CALLS, _REQUESTS = (48_211, 0, 0, 0, 0, 0), (0, 21_307, 9_481_220, 7_250_001, 812_344, 120_977)
@@ -80,18 +84,21 @@ def write_history(ledger: Ledger, amounts: History) -> Written:
     dead = (_call(agents, tools, keys, number) for number in range(amounts.dead_letters))
     letters = _end(ledger, dead, _outcome, verdict=Verdict.POISONED)
     _end(ledger, trace := list(_trace(agents, tools, amounts.trace_nodes)), _outcome)
-    _suspend(ledger, [_call(agents, tools, keys, number) for number in range(amounts.approvals)])
+    _suspend(ledger, [_call(agents, tools, keys, number, _LONG) for number in range(amounts.approvals)])
     _count(ledger, agents, amounts.days)
-    [large] = _end(ledger, [new_call(agents[0], tools[0], {}, {})], lambda _: "x" * amounts.output_bytes)
+    text = _HARD * (amounts.output_bytes // len(_HARD.encode()))
+    [large] = _end(ledger, [new_call(agents[0], tools[0], {"text": text[:100_000]}, {})], lambda _: text)
     return Written(agents[0], tools[0], keys[0], ids[-1], large, letters[-1], trace[0].correlation_id)
 
 
-def _call(agents: Sequence[str], tools: Sequence[str], keys: Sequence[str], number: int) -> ToolCall:
+def _call(
+    agents: Sequence[str], tools: Sequence[str], keys: Sequence[str], number: int, times: int = 4
+) -> ToolCall:
     """Return one of many calls: they alternate among agents, tools, conversations and users."""
     fields: dict[str, Any] = {"instanceKey": keys[number % len(keys)]}
     if number % 4 == 0:
         fields["auth"] = {"subjects": {"user": f"user-{number % 500}", "tenant": f"tenant-{number % 7}"}}
-    args = {"query": f"order {number}", "limit": 20, "note": "as the customer asked " * 4}
+    args = {"query": f"order {number}", "limit": 20, "note": "as the customer asked " * times}
     # the step between tools shares no factor with that between agents
     tool = tools[number // len(agents) % len(tools)]
     return new_call(agents[number % len(agents)], tool, args, fields)

@@ -33,8 +33,8 @@ _QUICK = History(5_000, 5, 10, 500, 250, 600, 1_000_000, approvals=20, days=90)
 _TEXT = """\
 Every page of the console, asked for {times} times, one after the other, over {calls:,} calls that have ended
 (one in twenty with an error), of {agents} agents with {tools} tools each and {conversations:,} conversations;
-{dead_letters:,} dead letters, {approvals:,} calls that wait for an approval, a trace of {trace_nodes:,} calls, an output of
-{output_bytes:,} bytes, and {days} days of usage and hand-offs between all agents.
+{dead_letters:,} dead letters, {approvals:,} calls that wait for a person, a trace of {trace_nodes:,} calls,
+an output of {output_bytes:,} bytes, {days} days of usage, and hand-offs between all agents.
 Milliseconds are those between the request and the last byte of the page; a kB has 1,000 bytes."""
 
 

@@ -267,8 +267,7 @@ def test_conversations_are_found_without_reading_all(browser: TestClient) -> Non
     keys = {f"customer-{number:05}" for number in (4, *range(40, 50))}
     assert {one["instanceKey"] for one in found} == keys
     pages = [browser.get(f"/console/conversations{query}").text for query in ("?key=000", "?key=000&from=51")]
-    keys = [re.findall(r'<tr id="[^"]+(customer-\d+)"', page) for page in pages]
-    assert [len(one) for one in keys] == [50, 10]
-    assert len({*keys[0], *keys[1]}) == 60
+    first, second = (re.findall(r'<tr id="[^"]+(customer-\d+)"', page) for page in pages)
+    assert (len(first), len(second), len({*first, *second})) == (50, 10, 60)
     assert 'href="?key=000&amp;from=51"' in pages[0]
     assert 'href="?key=000"' in pages[1]

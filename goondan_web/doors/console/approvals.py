@@ -17,7 +17,7 @@ from goondan_web.doors.console.values import editable, restored, shown_json
 #: how many calls one form decides about
 MOST_AT_ONCE = 100
 #: how many calls the page shows
-_ROWS = 15
+_ROWS = 10
 
 
 def list_approvals(asking: Asking) -> Shown:

@@ -3,8 +3,7 @@
 from goondan_tasks.client import AuditEntry
 from goondan_tasks.fleet.audit import MOST_ENTRIES
 from goondan_tasks.fleet.http_tokens import ADMIN
-from goondan_web.doors.console.asking import Asking, View
-from goondan_web.doors.console.calls import USUAL_ROWS
+from goondan_web.doors.console.asking import USUAL_ROWS, Asking, View
 from goondan_web.doors.console.filters import TIMES, link
 from goondan_web.doors.console.rendering import PATH, Shown, at
 

@@ -9,7 +9,7 @@ from goondan_web.doors.console.asking import Act, Acting, Asking, View, after
 from goondan_web.doors.console.rendering import PATH, Shown
 
 #: how many resources, findings and consents are shown
-_MOST_ROWS = 200
+_MOST_ROWS = 50
 
 
 def show_bundles(asking: Asking) -> Shown:

@@ -1,9 +1,11 @@
 """Pages about conversations: a list of instances, and one with its messages."""
 
 import codecs
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from broker_config import serializer
 from goondan_tasks.contract.errors import AgentNotFoundError, ConversationError, InstanceNotFoundError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.messages import Message
@@ -23,6 +25,10 @@ _MOST_INSTANCES = 1_000
 _FILES = 100
 #: how much of a file is shown, in bytes
 LONGEST_FILE = 262_144
+#: how many bytes the messages of a page have, but for its last one
+_ROOM = 16_000
+#: how many of its latest calls a conversation shows
+_CALLS = 6
 #: how many calls are looked through for those of the messages
 _MOST_CALLS = 200
 
@@ -49,7 +55,7 @@ def show_instance(asking: Asking) -> Shown:
         raise InstanceNotFoundError(f"Agent {agent[:200]!r} has no instance {key[:200]!r}.")
     messages, trouble = ([], None) if info is None else _messages(asking, agent, key)
     before = asking.number("before", len(messages), max(1, len(messages)))
-    first = max(0, before - USUAL_ROWS)
+    first = _first(messages, before)
     waits = set() if mailbox is None else {one.id for one in mailbox.events}
     records = client.calls(agent, _MOST_CALLS, instance=key)
     calls = [_row(one) for one in records]
@@ -63,10 +69,19 @@ def show_instance(asking: Asking) -> Shown:
         "count": len(messages),
         "trouble": trouble,
         "open": [call for call in calls if call["finishedAt"] is None and call["id"] not in waits],
-        "calls": calls[:10],
+        "calls": calls[:_CALLS],
         "mailbox": mailbox,
     }
     return Shown("instance.html", key, data)
+
+
+def _first(messages: Sequence[Message], before: int) -> int:
+    """Return from which message on there is room for those before another."""
+    first, room = min(before, len(messages)), _ROOM
+    while first and room > 0 and before - first < USUAL_ROWS:
+        first -= 1
+        room -= len(serializer.encode(messages[first].data))
+    return first
 
 
 def _row(record: CallRecord) -> dict[str, Any]:

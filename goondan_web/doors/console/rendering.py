@@ -1,5 +1,6 @@
 """How the console's pages are written: templates, what a page may load, and texts that come from anywhere."""
 
+import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -155,6 +156,7 @@ def _environment() -> Environment:
         cut=_cut,
         duration=_duration,
         field=_field,
+        fit=_fit,
         linked=_linked,
         markdown=markdown,
         moment=_moment,
@@ -181,6 +183,15 @@ def _field(text: str | None) -> Markup:
 def _stays(char: str) -> bool:
     # by their numbers HTML means others than U+0080 to U+009F
     return char.isprintable() or "\x80" <= char <= "\x9f"
+
+
+def _fit(text: str, most: int) -> Markup:
+    """Return a text between tags, where quotes may stay, with so many bytes at most; a longer one is cut."""
+    shown, mark = html.escape(printable(text), quote=False), ""
+    while (size := len(shown.encode())) > most:
+        text, mark = text[: len(text) * most // size], "…"
+        shown = html.escape(printable(text), quote=False)
+    return Markup(shown + mark)  # noqa: S704 - it is escaped here
 
 
 def _duration(seconds: float | None) -> str | None:
