@@ -29,7 +29,8 @@ def audit(
 
     The latest 10,000 acts are kept; submitting calls and events is not an act.
     """
-    found = client.audit(limit, by=by, target=target, act=act, door=door, newer_than=since, before=before)
+    wanted = {"by": by, "target": target, "act": act, "door": door, "newer_than": since, "before": before}
+    found = client.audit(limit, **wanted)  # type: ignore[arg-type]
     output = session.output
     columns: Columns[AuditEntry] = {
         "at": lambda one: output.time(epoch_milliseconds(one.at)),
@@ -40,7 +41,8 @@ def audit(
         "outcome": lambda one: None if one.outcome == "ok" else one.outcome,
         "id": lambda one: one.id,
     }
-    none = "There is no such act."
+    is_part = any(one is not None for one in wanted.values())
+    none = "No such act was recorded." if is_part else "No act was recorded yet."
     wire = AuditEntry.to_wire
     output.write(listing(found, columns, wire=wire, none=none, unbroken="object", spare={"id", "outcome"}))
 

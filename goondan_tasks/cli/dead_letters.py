@@ -1,19 +1,19 @@
 """The commands for dead letters: list, show, replay and drop them."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Annotated
 
 import typer
 
 from goondan_tasks.cli.calls import CALL_COLUMNS, show_result, whole_id
-from goondan_tasks.cli.options import All, CallId, DryRun, Ids, OfAgent, Yes, flag
+from goondan_tasks.cli.options import CallId, OfAgent, flag
 from goondan_tasks.cli.output import Columns, listing, make_table, show_progress
-from goondan_tasks.cli.selection import Selection, require_choice
-from goondan_tasks.cli.session import Session, require_agent, takes_client, takes_filter
+from goondan_tasks.cli.selection import Selection
+from goondan_tasks.cli.session import Choice, Session, require_agent, takes_choice, takes_client, takes_filter
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.client.bulk import BulkAct, BulkResult, until
+from goondan_tasks.client.bulk import BulkAct, BulkResult
 from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.contract.errors import GoondanError
 from goondan_tasks.contract.messages import epoch_milliseconds
@@ -24,7 +24,7 @@ from goondan_tasks.ledger.record import CallRecord
 
 
 @takes_client
-@takes_filter
+@takes_filter()
 def list_letters(
     session: Session,
     client: Client,
@@ -96,95 +96,69 @@ def show_letter(session: Session, client: Client, call_id: CallId) -> None:
 
 
 @takes_client
-@takes_filter
+@takes_choice()
 def replay(
     session: Session,
     client: Client,
-    ids: Ids = None,
-    agent: OfAgent = None,
     *,
-    wanted: CallFilter,
-    everything: All = False,
+    choice: Choice,
     again: Annotated[
         bool, flag("Also replay calls that were replayed before; goes with IDS.", "--again")
     ] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
 ) -> None:
     """Submit dead letters again, each as a new call, whose result names the old one.
 
     A call that was replayed before is refused. By its id, any call that ended with an error can be replayed.
     """
-    require_choice(ids, agent, wanted, everything=everything)
-    if again and not ids:
+    if again and not choice.ids:
         raise typer.BadParameter("--again goes with IDS.")
-    if dry_run:
-        letters = _chosen_letters(client, ids, agent, wanted)
-        return _selected(one for one in letters if ids or may_be_replayed(one)).show(
-            session.output, none="There is nothing to replay."
-        )
-    if ids:
-        made = _replay(session, client, [whole_id(client, call_id) for call_id in ids], again=again)
+    none = "There is nothing to replay."
+    if choice.dry_run:
+        letters = _chosen_letters(client, choice)
+        found = Selection(one for one in letters if choice.ids or may_be_replayed(one))
+        return found.show(session.output, none)
+    if choice.ids:
+        made = _replay(session, client, [whole_id(client, call_id) for call_id in choice.ids], again=again)
         replays = {old: new.id for old, new in made.items()}
     else:
-        replays = _act_on_all(session, client, "replay", agent, wanted, is_confirmed=yes).replays
+        replays = _act_on_all(session, client, "replay", choice).replays
     columns = {"id": itemgetter("id"), "replayed as": itemgetter("replayedBy")}
     wire = [{"id": old, "replayedBy": new} for old, new in replays.items()]
-    return session.output.write(listing(wire, columns, none="There is nothing to replay."))
+    return session.output.write(listing(wire, columns, none=none))
 
 
 @takes_client
-@takes_filter
-def drop(
-    session: Session,
-    client: Client,
-    ids: Ids = None,
-    agent: OfAgent = None,
-    *,
-    wanted: CallFilter,
-    everything: All = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
+@takes_choice()
+def drop(session: Session, client: Client, *, choice: Choice) -> None:
     """Drop dead letters: they are no longer listed, but their results stay."""
-    require_choice(ids, agent, wanted, everything=everything)
-    if dry_run:
-        letters = _chosen_letters(client, ids, agent, wanted)
-        return _selected(letters).show(session.output, none="There is nothing to drop.")
-    if ids:
-        for call_id in ids:
-            client.drop(whole_id(client, call_id))
-        count = len(ids)
-    else:
-        count = _act_on_all(session, client, "drop", agent, wanted, is_confirmed=yes).done
+    if choice.dry_run:
+        found = Selection(_chosen_letters(client, choice))
+        return found.show(session.output, none="There is nothing to drop.")
+    for call_id in choice.ids:
+        client.drop(whole_id(client, call_id))
+    count = len(choice.ids) or _act_on_all(session, client, "drop", choice).done
     return session.output.give({"dropped": count}, f"dropped {count}")
 
 
-def _act_on_all(
-    session: Session,
-    client: Client,
-    act: BulkAct,
-    agent: str | None,
-    wanted: CallFilter,
-    *,
-    is_confirmed: bool,
-) -> BulkResult:
+def _act_on_all(session: Session, client: Client, act: BulkAct, choice: Choice) -> BulkResult:
     """Say what will be done, ask, and do it in batches; interrupted, the same command does the rest."""
-    output, seen = session.output, client.now()
-    planned = client.act_on_all(act, agent, dry_run=True, **until(wanted, seen, client.now()))
+    output, agent, wanted = session.output, choice.agent, choice.wanted
+    planned = client.act_on_all(act, agent, dry_run=True, **wanted)
     if not planned.selected:
         require_agent(client, agent)
         return planned
     what = f"{act.capitalize()} {counted(planned.selected, 'dead letter')}"
     twice = f", {planned.not_idempotent:,} not known to be idempotent" if act == "replay" else ""
-    session.confirm(f"{what} of {counted(len(planned.tools), 'tool')}{twice}", is_confirmed=is_confirmed)
+    session.confirm(f"{what} of {counted(len(planned.tools), 'tool')}{twice}", is_confirmed=choice.yes)
 
     def watch(done: int) -> None:
         if not output.as_json:
             show_progress(done, planned.selected, " dead letters", is_last=done >= planned.selected)
 
-    then = until(wanted, seen, client.now())  # what comes while a person reads the question is left alone
-    result = client.act_on_all(act, agent, limit=planned.selected, watch=watch, **then)
+    # what comes while a person reads the question is left alone
+    result = client.act_on_all(
+        act, agent, between=planned.between, limit=planned.selected, watch=watch, **wanted
+    )
     for fault in result.faults:
         output.note(on_one_line(f"{fault.id}: {fault.code}: {fault.message}"))
     if result.failed:
@@ -207,19 +181,10 @@ def _replay(
     return replays
 
 
-def _selected(records: Iterable[CallRecord]) -> Selection:
-    selection = Selection()
-    for record in records:
-        selection.add(record)
-    return selection
-
-
-def _chosen_letters(
-    client: Client, ids: Sequence[str] | None, agent: str | None, wanted: CallFilter
-) -> list[CallRecord]:
-    if ids:
-        return [client.record(whole_id(client, call_id)) for call_id in ids]
-    return _letters(client, agent, wanted)
+def _chosen_letters(client: Client, choice: Choice) -> list[CallRecord]:
+    if choice.ids:
+        return [client.record(whole_id(client, call_id)) for call_id in choice.ids]
+    return _letters(client, choice.agent, choice.wanted)
 
 
 def _letters(client: Client, agent: str | None, wanted: CallFilter) -> list[CallRecord]:

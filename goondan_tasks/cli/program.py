@@ -22,7 +22,7 @@ _PROGRAM = "goondan"
 _PACKAGE = "goondan-workers"
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 _QUOTED = re.compile("'([^']*)'")
-#: the usage error for unexpected arguments, which may be agents' names
+#: the usage error for unexpected arguments, which may be names of agents or doors
 _EXTRA = re.compile(r"Got unexpected extra argument\(s\) \(([a-z0-9-]+(?: [a-z0-9-]+)*)\)")
 
 
@@ -240,15 +240,24 @@ class WordedCommand(TyperCommand):
             raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; an agent given as an argument gets a hint at ``--agent``."""
+        """Parse the arguments; an agent or a door among them gets a hint at its option."""
         try:
             return super().parse_args(ctx, with_values(args, self.params))
         except typer.TyperException as error:
             extra = _EXTRA.fullmatch(error.message)
-            if extra is not None and any("--agent" in parameter.opts for parameter in self.params):
-                named = " ".join(f"--agent {word}" for word in extra[1].split())
-                error.message += f". Agents are named by an option: {ctx.command_path} {named}"
+            words = [] if extra is None else extra[1].split()
+            names = {name for parameter in self.params for name in parameter.opts}
+            option = "--door" if "--door" in names and _are_doors(words) else "--agent"
+            if words and option in names:
+                named = " ".join(f"{option} {word}" for word in words)
+                error.message += f". {option[2:].title()}s are named by an option: {ctx.command_path} {named}"
             raise
+
+
+def _are_doors(words: Sequence[str]) -> bool:
+    from goondan_tasks.cli.doors import DOORS
+
+    return all(word in DOORS for word in words)
 
 
 def with_values(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:

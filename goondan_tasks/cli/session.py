@@ -8,11 +8,11 @@ import platform
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, get_args
 
 import typer
 
@@ -22,7 +22,11 @@ from broker_config.hard_end import END_SECONDS, HardEnd
 from broker_config.refusals import NO_CLUSTER
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.cli.options import (
+    All,
+    DryRun,
+    Ids,
     NewerThan,
+    OfAgent,
     OfCode,
     OfFingerprint,
     OfInstance,
@@ -30,6 +34,7 @@ from goondan_tasks.cli.options import (
     OfText,
     OfTool,
     OlderThan,
+    Yes,
     flag,
     name_option,
     option,
@@ -67,6 +72,7 @@ _OF_CALLS = {
     "older_than": OlderThan,
     "newer_than": NewerThan,
 }
+_OPTION = inspect.Parameter.KEYWORD_ONLY
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -180,21 +186,73 @@ def takes_client(command: Callable[..., None]) -> Callable[..., None]:
     return takes_session(_with_parameters(run, command, [session, *own]))
 
 
-def takes_filter(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a filter of calls to a command, which gets them as ``wanted``."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The calls that a command is about: named by their ids, or else selected by a filter or ``--all``."""
 
-    def run(*given: Any, **own: Any) -> None:
-        wanted = {name: own.pop(name) for name in _OF_CALLS}
-        command(*given, wanted=CallFilter(**wanted), **own)  # type: ignore[typeddict-item]
+    ids: Sequence[str]
+    agent: str | None
+    wanted: CallFilter
+    dry_run: bool
+    yes: bool
 
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=declared)
-        for name, declared in _OF_CALLS.items()
+    def require_no_preview(self) -> None:
+        """Refuse ``--dry-run`` with ids.
+
+        Raises:
+            typer.BadParameter: there are both.
+        """
+        if self.ids and self.dry_run:
+            raise typer.BadParameter("--dry-run goes with a filter or --all.")
+
+
+def takes_filter(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of a filter of calls, or some of them, to a command, which gets them as ``wanted``."""
+    options = {name: _OF_CALLS[name] for name in names or _OF_CALLS}
+    return _grouping("wanted", options, lambda **given: CallFilter(**given))  # type: ignore[typeddict-item]
+
+
+def takes_choice(*names: str, **own: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that choose calls to a command, which gets a :class:`Choice` as ``choice``.
+
+    The filter has ``names``, or all of its fields, and those of the command's ``own``.
+    """
+    fields = {name: _OF_CALLS[name] for name in names or _OF_CALLS} | own
+
+    def choose(
+        ids: list[str] | None, agent: str | None, everything: bool, dry_run: bool, yes: bool, **given: Any
+    ) -> Choice:
+        is_filtered = everything or any(value is not None for value in (agent, *given.values()))
+        if bool(ids) == is_filtered:
+            raise typer.BadParameter("give the ids of calls, a filter such as --agent, or --all.")
+        return Choice(ids or (), agent, CallFilter(**given), dry_run, yes)  # type: ignore[typeddict-item]
+
+    flags = {"everything": All, "dry_run": DryRun, "yes": Yes}
+    return _grouping("choice", {"ids": Ids, "agent": OfAgent, **fields, **flags}, choose)
+
+
+def _grouping(
+    name: str, options: Mapping[str, Any], group: Callable[..., Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameter ``name`` of a command by options, which ``group`` makes its value of."""
+    added = [
+        inspect.Parameter(
+            one, _OPTION, default=False if get_args(declared)[0] is bool else None, annotation=declared
+        )
+        for one, declared in options.items()
     ]
-    parameters: list[inspect.Parameter] = []
-    for one in inspect.signature(command).parameters.values():
-        parameters += options if one.name == "wanted" else [one]
-    return _with_parameters(run, command, parameters)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(*given: Any, **own: Any) -> None:
+            own[name] = group(**{one: own.pop(one) for one in options})
+            command(*given, **own)
+
+        parameters: list[inspect.Parameter] = []
+        for one in inspect.signature(command).parameters.values():
+            parameters += added if one.name == name else [one]
+        return _with_parameters(run, command, parameters)
+
+    return decorate
 
 
 def require_agent(client: Client, agent: str | None) -> None:

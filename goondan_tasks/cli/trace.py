@@ -5,7 +5,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -59,7 +58,7 @@ from goondan_tasks.history.trace import (
     node_of,
     result_of,
 )
-from goondan_tasks.ledger.call_filter import CallFilter
+from goondan_tasks.ledger.call_filter import CallFilter, CallStatus
 from goondan_tasks.ledger.call_search import CallPage
 from goondan_tasks.ledger.record import CallRecord
 
@@ -86,21 +85,6 @@ Since = Annotated[float | None, seconds_option("Only calls of the last S seconds
 Until = Annotated[float | None, seconds_option("Only calls queued at least S seconds ago, or 10m, 2h.")]
 
 
-class Status(StrEnum):
-    """A status or state of calls: waiting calls are queued, lost ones running, ok and error done."""
-
-    SCHEDULED = "scheduled"
-    QUEUED = "queued"
-    WAITING = "waiting"
-    RUNNING = "running"
-    LOST = "lost"
-    PENDING = "pending"
-    DONE = "done"
-    DEAD = "dead"
-    OK = "ok"
-    ERROR = "error"
-
-
 @takes_client
 def calls(
     session: Session,
@@ -115,7 +99,7 @@ def calls(
     fingerprint: OfFingerprint = None,
     since: Since = None,
     until: Until = None,
-    status: Annotated[Status | None, typer.Option(help="Only calls with this status.")] = None,
+    status: Annotated[CallStatus | None, typer.Option(help="Only calls with this status.")] = None,
     cursor: Annotated[str | None, name_option("C", "Go on where an earlier search stopped.")] = None,
     watch: Watch = None,
 ) -> None:

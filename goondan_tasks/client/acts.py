@@ -37,10 +37,6 @@ def _dead_letter(given: Given) -> Target:
     return Target("deadLetter", given["call_id"])
 
 
-def _dead_letters(given: Given) -> Target:
-    return Target("deadLetters", agent=given.get("agent"))
-
-
 def _selected(given: Given) -> Target:
     return Target("calls" if given["act"] == "cancel" else "deadLetters", agent=given.get("agent"))
 
@@ -67,7 +63,7 @@ def _schedule(given: Given) -> Target:
     return Target("schedule", given["name"], given.get("agent"))
 
 
-#: programs complete, decide about and cancel calls all the time: those are recorded if somebody is named
+#: programs complete, decide about and cancel calls all the time: those are recorded if a person is named
 OF_OPERATORS = MappingProxyType(
     {
         "cancel_all": Recorded(_calls, is_bulk=True),
@@ -84,9 +80,7 @@ OF_CALLS = MappingProxyType(
         "resolve": Recorded(_call, is_routine=True),
         "fail": Recorded(_failed, is_routine=True),
         "replay": Recorded(_dead_letter),
-        "replay_all": Recorded(_dead_letters, is_bulk=True),
         "drop": Recorded(_dead_letter),
-        "drop_all": Recorded(_dead_letters, is_bulk=True),
         "act_on_all": Recorded(_selected, is_bulk=True, named=lambda given: f"{given['act']}_all"),
         "delete_instance": Recorded(_instance),
         "collect_garbage": Recorded(lambda _: Target("instances"), is_bulk=True),

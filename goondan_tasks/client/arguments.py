@@ -20,8 +20,8 @@ from goondan_tasks.ledger.call_filter import STATUSES, CallFilter
 LONGEST_TEXT = 1_000_000
 LONGEST_GLOB = 1_000
 
-#: a ``limit``, or an ``offset`` in bytes
-MOST = 1_000_000_000_000
+#: a ``limit``, an ``offset`` in bytes, or a moment in ms
+MOST = 100_000_000_000_000
 LONGEST_SECONDS = 1e12
 
 #: returns what a value must be, if it is something else
@@ -162,9 +162,19 @@ def _seconds(value: Any) -> str | None:
     return None if is_usable else "a number of seconds"
 
 
-def _count(value: Any) -> str | None:
+def _count(value: Any, least: int = 0) -> str | None:
     is_number = isinstance(value, Integral) and not isinstance(value, bool)
-    return None if is_number and 0 <= int(value) <= MOST else f"a whole number from 0 to {MOST:,}"
+    return None if is_number and least <= int(value) <= MOST else f"a whole number from {least} to {MOST:,}"
+
+
+def _limit(value: Any) -> str | None:
+    return _count(value, 1)
+
+
+def _moments(value: Any) -> str | None:
+    are_two = isinstance(value, list | tuple) and len(value) == 2
+    are_moments = are_two and all(_count(one) is None for one in value)
+    return None if are_moments else "two moments in ms, those of a preview"
 
 
 def _flag(value: Any) -> str | None:
@@ -186,6 +196,8 @@ _BY_NAME: Mapping[str, Check] = {
     "by": _approver,
     "call_id": _identity,
     "tool": _glob,
+    "limit": _limit,
+    "between": _moments,
     "watch": _function,
     "status": _status,
     "token": _identity,

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
@@ -98,10 +98,6 @@ def _all(calls: Iterable[PendingCall]) -> list[AsyncPendingCall]:
     return [AsyncPendingCall(call) for call in calls]
 
 
-def _by_id(calls: Mapping[str, PendingCall]) -> dict[str, AsyncPendingCall]:
-    return {call_id: AsyncPendingCall(call) for call_id, call in calls.items()}
-
-
 def _async_turn(
     begin: Callable[Concatenate[Client, Parameters], Turn],
 ) -> Callable[Concatenate["AsyncClient", Parameters], AsyncTurn]:
@@ -162,10 +158,8 @@ class AsyncClient:
     dead_letters = _in_thread(Client.dead_letters)
     dead_letter = _in_thread(Client.dead_letter)
     replay = _with_handles(Client.replay, AsyncPendingCall)
-    replay_all = _with_handles(Client.replay_all, _by_id)
     act_on_all = _in_thread(Client.act_on_all)
     drop = _in_thread(Client.drop)
-    drop_all = _in_thread(Client.drop_all)
     send = _in_thread(Client.send)
     reply = _in_thread(Client.reply)
     give_back = _in_thread(Client.give_back)

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from goondan_tasks.client.arguments import MOST
 from goondan_tasks.contract.errors import BrokerUnreachableError, GoondanError
 from goondan_tasks.contract.messages import WireModel
-from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_tasks.ledger.record import CallRecord
 
 BulkAct = Literal["replay", "drop", "cancel"]
@@ -45,7 +45,9 @@ class BulkResult(WireModel):
     #: how many calls it was to be done with, and those by agent and tool, the most first
     selected: int
     tools: tuple[CountOfTool, ...]
-    #: how many of these may do twice what they have done: they are not declared idempotent
+    #: the earliest and the latest moment (ms, Redis time) of these calls: what comes later is left alone
+    between: tuple[int, int]
+    #: how many of these may do twice what they have done: they are not known to be idempotent
     not_idempotent: int
     #: how many calls it was done with; the others had changed meanwhile, or failed
     done: int = 0
@@ -60,18 +62,6 @@ class BulkResult(WireModel):
     def __len__(self) -> int:
         """Return how many calls it was done with."""
         return self.done
-
-
-def until(wanted: CallFilter, seen: float, now: float) -> CallFilter:
-    """Return a filter for what ``wanted`` selected at ``seen`` (ms, Redis time), at ``now``.
-
-    What was replayed and has failed again since is not replayed again, and what has come is left alone.
-    """
-    passed = max(0.0, now - seen) / 1_000
-    then = CallFilter(**{**wanted, "older_than": (wanted.get("older_than") or 0.0) + passed})
-    if (newest := wanted.get("newer_than")) is not None:
-        then["newer_than"] = newest + passed
-    return then
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +79,8 @@ class BulkRun:
     act: BulkAct
     #: does it with a batch; returns the ids of those it was done with, and of replays the new ids
     do: Callable[[Sequence[CallRecord]], dict[str, str]]
+    #: the earliest and the latest moment of these calls, in ms
+    between: tuple[float, float]
     watch: Callable[[int], object] | None = None
     _tools: Counter[tuple[str, str]] = field(default_factory=Counter)
     _done: dict[str, str] = field(default_factory=dict)
@@ -148,6 +140,7 @@ class BulkRun:
             act=self.act,
             selected=self._tools.total(),
             tools=tuple(tools),
+            between=tuple(int(max(0, min(moment, MOST))) for moment in self.between),
             not_idempotent=self._not_idempotent,
             done=len(self._done),
             replays=self._done if self.act == "replay" else {},

@@ -418,11 +418,6 @@ class ClientConnection:
         with self.broker_errors():
             return moment.at(redis_time(self._redis))
 
-    def now(self) -> float:
-        """Return the time of Redis in ms since the epoch."""
-        with self.broker_errors():
-            return redis_time(self._redis)
-
     def patience(self, call: ToolCall, timeout: float) -> float:
         """Return how long to wait for the answer to a request, in seconds: its timeout from its time on."""
         if call.not_before is None:

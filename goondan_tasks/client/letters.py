@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Unpack
 
 from goondan_tasks.client.arguments import checking_arguments
-from goondan_tasks.client.bulk import ACTS, BATCH, Bounds, BulkAct, BulkResult, BulkRun
+from goondan_tasks.client.bulk import ACTS, Bounds, BulkAct, BulkResult, BulkRun
 from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall, require_possible
 from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
@@ -61,22 +61,12 @@ class LetterClient(ClientConnection):
         require_replayable(record, result, again=again)
         return self._replay([record])[call_id]
 
-    def replay_all(self, agent: str | None = None, **wanted: Unpack[CallFilter]) -> dict[str, PendingCall]:
-        """Replay the dead letters that were not yet replayed; return the new calls by the old ones' ids.
-
-        Messages that held no call are skipped. Raises as :meth:`replay`; letters replayed before that are
-        marked.
-        """
-        letters, replays = self._selected("replay", agent, wanted), dict[str, PendingCall]()
-        while batch := list(itertools.islice(letters, BATCH)):
-            replays |= self._replay(batch)
-        return replays
-
     def act_on_all(
         self,
         act: BulkAct,
         agent: str | None = None,
         *,
+        between: tuple[int, int] | None = None,
         limit: int | None = None,
         seconds: float | None = None,
         dry_run: bool = False,
@@ -87,9 +77,10 @@ class LetterClient(ClientConnection):
 
         It is done in batches of 200, which may be interrupted: the same act again does the rest, and nothing
         twice. It stops after ``limit`` calls, and after ``seconds``; ``has_more`` says that there are more.
-        ``watch`` is called with the number of calls done so far. With ``dry_run`` they are only counted. Not
-        replayed are letters that were, and messages that held no call. A call with which it cannot be done
-        is counted as failed, and keeps no other.
+        ``watch`` is called with the number of calls done so far. With ``dry_run`` they are only counted; its
+        result has the moments ``between`` which they are, which the act takes instead of ages, and leaves
+        alone what came meanwhile. Not replayed are letters that were, and messages that held no call. A call
+        with which it cannot be done is counted as failed, and keeps no other.
 
         Raises:
             ToolInputValidationError: ``act`` is none of ``replay``, ``drop`` and ``cancel``.
@@ -97,15 +88,25 @@ class LetterClient(ClientConnection):
         require_keywords("act_on_all()", wanted, CallFilter.__annotations__)
         if act not in ACTS:
             raise ToolInputValidationError(f"act_on_all(): act must be one of {', '.join(ACTS)}.")
-        run = BulkRun(act, self._doing(act), watch)
         with self.broker_errors():
-            selected = self._selected(act, agent, wanted)
+            moments = self._moments(wanted, is_preview=dry_run) if between is None else between
+            run = BulkRun(act, self._doing(act), moments, watch)
+            selected = self._selected(act, agent, wanted, moments)
             return run.count(selected) if dry_run else run.carry_out(selected, Bounds(limit, seconds))
 
-    def _selected(self, act: BulkAct, agent: str | None, wanted: CallFilter) -> Iterator[CallRecord]:
+    def _moments(self, wanted: CallFilter, *, is_preview: bool) -> tuple[float, float]:
+        """Return the moments (ms, Redis time) of what a filter selects; a preview ends now."""
+        older_than = wanted.get("older_than")
+        return self._ledger.moments(
+            0 if older_than is None and is_preview else older_than, wanted.get("newer_than")
+        )
+
+    def _selected(
+        self, act: BulkAct, agent: str | None, wanted: CallFilter, between: tuple[float, float]
+    ) -> Iterator[CallRecord]:
         if act == "cancel":
-            return open_calls(self._ledger, agent, wanted)
-        letters = self._dead_letters.find(self._agents_of(agent), **wanted)
+            return open_calls(self._ledger, agent, wanted, between)
+        letters = self._dead_letters.find(self._agents_of(agent), between, **wanted)
         return filter(may_be_replayed, letters) if act == "replay" else letters
 
     def _doing(self, act: BulkAct) -> Callable[[Sequence[CallRecord]], dict[str, str]]:
@@ -133,10 +134,6 @@ class LetterClient(ClientConnection):
             agents = [*self.agents(), *([record.call.agent_name] if record else [])]
             if not self._dead_letters.remove([call_id], agents):
                 raise not_a_letter(call_id, record)
-
-    def drop_all(self, agent: str | None = None, **wanted: Unpack[CallFilter]) -> int:
-        """Drop dead letters, replayed or not; return how many."""
-        return self.act_on_all("drop", agent, **wanted).done
 
     def _replay(self, records: list[CallRecord]) -> dict[str, PendingCall]:
         calls = self.submit_again(replay_of(record) for record in records)

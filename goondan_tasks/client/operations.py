@@ -58,7 +58,7 @@ class OperatorClient(ClientConnection):
 
         ``by`` is a person or a token, ``target`` the id or name of an object, or an agent; ``newer_than`` is
         in seconds. ``before``, the id of an entry, goes on after it. What a program does is there, too, but
-        if programs do it all the time (cancel, complete, approve) only if it names somebody: by ``by``, or
+        if programs do it all the time (cancel, complete, approve) only if it names a person: by ``by``, or
         within ``with acting_as("ann", "our bot"):``, which is in ``goondan_tasks.client``.
 
         Raises:

@@ -539,8 +539,6 @@ class CallOutput:
             ToolInputValidationError: the offset or the limit is out of range.
             AgentNotFoundError, BrokerUnreachableError: no worker can be asked.
         """
-        if offset < 0 or (limit is not None and limit < 1):
-            raise ToolInputValidationError("An output is read from offset 0 on, and 1 byte at least.")
         meta = self.result.meta
         if meta.output_file is None:
             return self._own_part(offset, limit)

@@ -250,8 +250,6 @@ def _attributes(drafts: Sequence[CallDraft], queues: Sequence[str]) -> dict[str,
     return attributes
 
 
-_FINAL = {"done", "dead"}
-
 #: after these the record does not have the arguments that were asked for
 _REFUSED = {ToolInputValidationError.code, PayloadTooLargeError.code}
 
@@ -268,7 +266,7 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
         NotReplayableError: it has not ended, has succeeded, was refused, holds no call, or was replayed
             before and ``again`` is false.
     """
-    if record.status not in _FINAL:
+    if not record.has_ended:
         raise NotReplayableError(f"Call {record.id} has not ended: it is {record.status}.")
     if record.outcome == "ok":
         raise NotReplayableError(f"Call {record.id} has succeeded; submit another one to run it again.")

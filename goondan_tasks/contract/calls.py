@@ -35,9 +35,11 @@ from goondan_tasks.contract.names import call_identity, current_span, write_trac
 from goondan_tasks.contract.output import Pending
 from goondan_tasks.contract.run_lines import RunLines
 
-#: where a call is; after the last two nothing changes any more
+#: where a call is
 Status = Literal["scheduled", "queued", "running", "pending", "done", "dead"]
 STATUSES = frozenset(get_args(Status))
+#: the statuses after which nothing changes any more
+ENDED = frozenset({"done", "dead"})
 #: the limit of ``auth`` and ``origin`` each, as JSON: every call of a Turn carries both
 MAX_CONTEXT_BYTES = 65_536
 

@@ -221,7 +221,7 @@ class Recorded:
 
     #: returns what it is done to, by the arguments of the method; ``None``: it is not recorded
     of: Callable[[Mapping[str, Any]], Target | None]
-    #: whether programs do it all the time: it is recorded only if somebody is named
+    #: whether programs do it all the time: it is recorded only if a person is named
     is_routine: bool = False
     #: whether the method returns whether it has changed anything
     says_whether: bool = False

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from redis.exceptions import ResponseError
 
@@ -14,10 +14,14 @@ from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.contract.wording import member
 from goondan_tasks.ledger.record import CallRecord, CallRecords
 
-#: the statuses, states and outcomes of calls
-STATUSES = ("scheduled", "queued", "waiting", "running", "lost", "pending", "done", "dead", "ok", "error")
+#: the statuses, states and outcomes of calls: waiting calls are queued, lost ones running, ok and error done
+CallStatus = Literal[
+    "scheduled", "queued", "waiting", "running", "lost", "pending", "done", "dead", "ok", "error"
+]
+STATUSES: tuple[CallStatus, ...] = get_args(CallStatus)
+#: those of calls that have not ended
+OpenStatus = Literal["scheduled", "queued", "waiting", "running", "pending"]
 
-_OPEN_STATUSES = frozenset({"scheduled", "queued", "running", "pending"})
 #: how many records one round trip reads
 _BATCH = 500
 #: how many entries of an index are looked at in one round trip
@@ -91,12 +95,16 @@ def folded(text: str) -> bytes:
     return text.encode("utf-8", "replace").lower()
 
 
-def open_calls(ledger: CallRecords, agent: str | None, wanted: CallFilter) -> Iterator[CallRecord]:
+def open_calls(
+    ledger: CallRecords, agent: str | None, wanted: CallFilter, between: tuple[float, float] | None = None
+) -> Iterator[CallRecord]:
     """Yield the selected calls that have not ended and are not cancelled, of one agent or of all.
 
-    Those whose deadlines are the latest come first: of calls that are alike, the newest.
+    Those whose deadlines are the latest come first: of calls that are alike, the newest. They were queued in
+    the moments ``between`` (ms, Redis time), or else have the ages that are wanted.
     """
-    earliest, latest = ledger.moments(wanted.get("older_than"), wanted.get("newer_than"))
+    ages = wanted.get("older_than"), wanted.get("newer_than")
+    earliest, latest = between or ledger.moments(*ages)
     with naming(ledger.keys.due):
         due = cast("list[bytes]", ledger.redis.zrevrange(ledger.keys.due, 0, -1))
     ids = [one.decode(errors="replace") for one in due]
@@ -104,7 +112,7 @@ def open_calls(ledger: CallRecords, agent: str | None, wanted: CallFilter) -> It
         for record in ledger.records(ids[start : start + _BATCH]):
             if (
                 record is not None
-                and record.status in _OPEN_STATUSES
+                and not record.has_ended
                 and not record.is_cancelled
                 and agent in {None, record.call.agent_name}
                 and earliest <= record.queued_at <= latest

@@ -29,10 +29,18 @@ class DeadLetters:
         self._redis = ledger.redis
         self._keys = ledger.keys
 
-    def find(self, agents: Iterable[str], **wanted: Unpack[CallFilter]) -> Iterator[CallRecord]:
-        """Yield the dead letters of ``agents``, the latest first; unreadable ones are left out."""
+    def find(
+        self,
+        agents: Iterable[str],
+        between: tuple[float, float] | None = None,
+        **wanted: Unpack[CallFilter],
+    ) -> Iterator[CallRecord]:
+        """Yield the dead letters of ``agents``, the latest first; unreadable ones are left out.
+
+        Those of the moments ``between`` (ms, Redis time), or else of the ages that are wanted.
+        """
         ages = wanted.get("older_than"), wanted.get("newer_than")
-        ids = self._ids(agents, *self._ledger.moments(*ages))
+        ids = self._ids(agents, *(between or self._ledger.moments(*ages)))
         for batch in batches(ids):
             for record in self._ledger.records(batch):
                 if record is not None and is_wanted(record, wanted):

@@ -15,7 +15,7 @@ from broker_config.connections import redis_time, rows_of
 from broker_config.keys import Keys
 from broker_config.refusals import is_script_fault, refusal_text
 from goondan_tasks.contract.call_fields import META_TEXTS
-from goondan_tasks.contract.calls import STATUSES, Run, with_meta
+from goondan_tasks.contract.calls import ENDED, STATUSES, Run, with_meta
 from goondan_tasks.contract.errors import ToolCancelledError, ToolError, ToolOutputError
 from goondan_tasks.contract.messages import (
     JsonObject,
@@ -223,6 +223,11 @@ class CallRecord:
     lines: Mapping[int, str] = field(default_factory=dict)
     #: the runs that have ended without a result, the earliest first
     former: tuple[FormerRun, ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing changes any more."""
+        return self.status in ENDED
 
     @property
     def state(self) -> str:

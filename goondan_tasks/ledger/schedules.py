@@ -43,7 +43,6 @@ MOST_DUE = 100
 RUN_TIME = ""
 #: how many runs of one are looked at, as in running.lua
 _MOST_LOOKED_AT = 100
-_ENDED = ("done", "dead")
 #: the next slot that ``due_schedules.lua`` writes and returns if it is damaged
 UNKNOWN_SLOT = -1
 
@@ -282,7 +281,7 @@ class ScheduleStore:
         """Return the state of a schedule; ``noted`` are the runs that are not known to have ended."""
         if not row:  # it is damaged, or has just been removed
             return None
-        ended = [one for one in noted if one is None or one.status in _ENDED]
+        ended = [one for one in noted if one is None or one.has_ended]
         fields = {field.decode(errors="replace"): value for field, value in row.items()}
         schedule = read_row(Schedule, fields.get("definition"), f"the schedule {name!r}")
         if schedule is None:

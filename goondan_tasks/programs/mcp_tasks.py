@@ -279,7 +279,7 @@ def _unknown(task_id: str) -> MCPError:
 
 
 def _status_of(record: CallRecord) -> Literal["working", "completed", "failed", "cancelled"]:
-    if record.finished_at is None and record.status not in ("done", "dead"):
+    if record.finished_at is None and not record.has_ended:
         return "working"
     error = _error_of(record)
     if error is None:

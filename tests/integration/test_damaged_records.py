@@ -129,7 +129,7 @@ def test_queued_call_with_a_damaged_record_becomes_a_dead_letter(crew: Crew) -> 
     wait_until(
         lambda: any(broken.id in str(one.call.args) for one in crew.stack.client.dead_letters("nurse"))
     )
-    crew.stack.client.drop_all("nurse", newer_than=PATIENCE)
+    crew.stack.client.act_on_all("drop", "nurse", newer_than=PATIENCE)
 
 
 def test_running_call_with_a_damaged_record_leaves_leases_cancels_and_waits_of_others(

@@ -36,7 +36,7 @@ def graveyard() -> Iterator[LocalStack]:
 @pytest.fixture
 def stack(graveyard: LocalStack) -> LocalStack:
     """The same without dead letters."""
-    graveyard.client.drop_all()
+    graveyard.client.act_on_all("drop")
     return graveyard
 
 
@@ -109,7 +109,7 @@ def test_a_replay_by_mistake_is_refused_and_once_more_on_purpose_is_another_call
     first = client.replay(old)
     with pytest.raises(NotReplayableError, match=first.id):
         client.replay(old)
-    assert client.replay_all() == {}
+    assert client.act_on_all("replay").selected == 0
     second = client.replay(old, again=True)
     assert len({old, first.id, second.id}) == 3
     assert [settled(stack, call).status for call in (first, second)] == ["ok", "ok"]
@@ -163,7 +163,7 @@ def test_letters_are_found_by_agent_tool_and_age_and_dropped(stack: LocalStack, 
     with pytest.raises(CallNotFoundError, match="cannot read"):
         client.replay(second)
     client.drop(second)
-    assert client.drop_all() == 0
+    assert client.act_on_all("drop").done == 0
 
 
 def test_any_call_that_ended_with_an_error_can_be_replayed_by_its_id(

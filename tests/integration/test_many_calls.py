@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from benchmarks.histories import History, Written, write_history
-from broker_config.connections import connect
+from broker_config.connections import connect, redis_time
 from broker_config.embedded import EmbeddedRedis
 from broker_config.keys import Keys
 from broker_config.settings import Settings
@@ -119,7 +119,7 @@ def test_an_act_on_all_is_counted_first_and_stops_at_its_limit(client: Client) -
     assert client.act_on_all("replay").selected == 0
     assert client.act_on_all("cancel", dry_run=True).selected == LETTERS
     assert client.act_on_all("cancel", "customer-agent-00").done + client.act_on_all("cancel").done == LETTERS
-    assert client.drop_all() == LETTERS
+    assert client.act_on_all("drop").done == LETTERS
     with pytest.raises(ToolInputValidationError, match="replay, drop, cancel"):
         client.act_on_all("delete")  # type: ignore[arg-type]
 
@@ -160,7 +160,7 @@ def test_a_page_says_what_will_be_done_before_it_is(browser: TestClient, client:
     assert f"Will replay {group['count']} calls of " in page
     assert f"{group['count']} are not known to be idempotent" in page
     fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page))
-    assert set(fields) == {"tool", "code", "fingerprint", "seen"}
+    assert set(fields) == {"tool", "code", "fingerprint", "from", "until"}
     path = re.findall(r'method="post" action="([^"]+)"', page)[0]
     done = html.unescape(browser.post(path, data=fields).text)
     assert f"{group['count']} done" in done
@@ -203,12 +203,14 @@ def test_a_form_that_is_sent_twice_replays_a_letter_once(browser: TestClient, cl
 
 
 def test_what_came_after_the_page_was_shown_is_left_alone(browser: TestClient, client: Client) -> None:
-    earlier = round(client.now()) - 3_600_000
-    answer = browser.post("/console/bulk/drop", data={"seen": str(earlier)})
+    earliest, latest = client.act_on_all("drop", dry_run=True).between
+    earlier = {"from": str(earliest), "until": str(latest - 3_600_000)}
+    answer = browser.post("/console/bulk/drop", data=earlier)
     assert "0 done" in answer.text
-    hostile = {"seen": str(earlier), "did": "9" * 5_000}
+    hostile = {**earlier, "did": "9" * 5_000}
     assert browser.post("/console/bulk/drop", data=hostile).status_code == 200
-    broken = {"seen": str(round(client.now()) + 1_000), "did": "-1"}  # refused before anything is done
+    assert "0 done" in browser.post("/console/bulk/drop", data={}).text  # it is not known what was shown
+    broken = {"until": str(latest + 1_000), "did": "-1"}  # refused before anything is done
     assert browser.post("/console/bulk/drop", data=broken).status_code == 400
     assert client.act_on_all("drop", dry_run=True).selected == LETTERS
 
@@ -221,7 +223,7 @@ def test_what_comes_while_a_command_asks_is_left_alone(
 
     def said_yes(*_: Any, **__: Any) -> None:
         with connect(redis.url, name="test") as connection:
-            connection.zadd(Keys().dead_letters(late.call.agent_name), {late.id: client.now()})
+            connection.zadd(Keys().dead_letters(late.call.agent_name), {late.id: redis_time(connection) + 1})
 
     monkeypatch.setattr(Session, "confirm", said_yes)
     done = goondan("dead-letters", "drop", "--all", "--json", env=environment(redis_url=redis.url))

@@ -261,10 +261,10 @@ def replay_all(world: Letters, pick: Random) -> bool:
         return False
     before = world.records()
     with _doing(world, operator, pick, f"replays all {wanted}"):
-        for old, new in operator.client.replay_all(**wanted).items():
+        for old, new in operator.client.act_on_all("replay", **wanted).replays.items():
             if not may_be_replayed(before.get(old) or world.records()[old]):
                 raise BrokenPromiseError(f"{old} was replayed with all others, although it was before")
-            _require_noted(world, old, new.id)
+            _require_noted(world, old, new)
     return True
 
 
@@ -308,7 +308,7 @@ def purge(world: Letters, pick: Random) -> bool:
     world.maybe_dropped |= before
     world.purges.append(wanted)
     with _doing(world, operator, pick, f"purges {wanted}"):
-        operator.client.drop_all(**wanted)
+        operator.client.act_on_all("drop", **wanted)
         world.dropped |= before
     _note_purged(world)
     world.purges.remove(wanted)

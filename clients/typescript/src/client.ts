@@ -144,7 +144,7 @@ export class Calls extends Runs<CallView> {
     return await this.begin(agent, body, options);
   }
 
-  /** Submit a call, and wait for its end: of a pending call, too, which somebody completes or approves. */
+  /** Submit a call, and wait for its end: of a pending call, too, which a person or a program completes or approves. */
   async run(agent: string, body: CallBody, options: BeginOptions = {}): Promise<CallView> {
     return await this.beginAndWait(agent, body, options);
   }

@@ -9,14 +9,12 @@ from starlette.responses import Response
 
 from goondan_tasks.client import AsyncClient
 from goondan_tasks.contract.errors import (
-    AgentNotFoundError,
     CallClosedError,
     CallNotFoundError,
     CallNotPendingError,
     NoOutputError,
     OutputGoneError,
     PayloadTooLargeError,
-    ToolCallConflictError,
     ToolInputValidationError,
     ToolOutputError,
     WaitTimeout,
@@ -24,11 +22,11 @@ from goondan_tasks.contract.errors import (
 from goondan_tasks.contract.messages import LONGEST_RUN_SECONDS
 from goondan_web.answers import JSON
 from goondan_web.callers import caller_of
-from goondan_web.doors.api.events import RESUMING, STREAMED, Following, event_stream
+from goondan_web.doors.api.events import event_stream
 from goondan_web.doors.api.operations import Asked, Content, Operation, Reply
 from goondan_web.doors.api.outputs import RANGE, RangeError, output_answer
-from goondan_web.doors.api.runs import BEGINNING, CallView, Waits
-from goondan_web.doors.api.turns import request_key
+from goondan_web.doors.api.runs import CallView, Waits
+from goondan_web.doors.api.turns import CALLING, beginning, request_key
 from goondan_web.doors.api.wire import Begun, Sent, Waiting
 
 
@@ -67,7 +65,6 @@ class Failure(Sent):
     error: FailureText
 
 
-_CALLING = "call:{agent}"
 _SHOWN = {200: Content("The call, as it is now.", CallView)}
 
 
@@ -124,37 +121,7 @@ class Calls:
     def operations(self) -> Sequence[Operation]:
         """Return them as a table."""
         return [
-            Operation(
-                "POST",
-                "/v1/agents/{agent}/calls",
-                "calls",
-                _CALLING,
-                self.submit_call,
-                {
-                    200: Content("It has ended within the wait; `outcome` says how.", CallView),
-                    202: Content("It goes on.", CallView),
-                },
-                (
-                    AgentNotFoundError,
-                    PayloadTooLargeError,
-                    ToolCallConflictError,
-                    ToolInputValidationError,
-                    CallNotFoundError,
-                ),
-                body=CallBody,
-                headers=BEGINNING,
-            ),
-            Operation(
-                "GET",
-                "/v1/calls/{id}",
-                "calls",
-                "read",
-                self.get_call,
-                _SHOWN,
-                (CallNotFoundError,),
-                query=Waiting,
-                is_for_askers=True,
-            ),
+            *beginning("calls", CallBody, _SHOWN[200], self.submit_call, self.get_call, self.follow_call),
             Operation(
                 "GET",
                 "/v1/calls/{id}/output",
@@ -180,22 +147,10 @@ class Calls:
         ending = (CallNotFoundError, CallClosedError, CallNotPendingError)
         return [
             Operation(
-                "GET",
-                "/v1/calls/{id}/events",
-                "calls",
-                "read",
-                self.follow_call,
-                {200: STREAMED},
-                (CallNotFoundError,),
-                query=Following,
-                headers=RESUMING,
-                is_for_askers=True,
-            ),
-            Operation(
                 "POST",
                 "/v1/calls/{id}/cancel",
                 "calls",
-                _CALLING,
+                CALLING,
                 self.cancel_call,
                 _SHOWN,
                 ending,
@@ -205,7 +160,7 @@ class Calls:
                 "POST",
                 "/v1/calls/{id}/resolve",
                 "calls",
-                _CALLING,
+                CALLING,
                 self.resolve_call,
                 _SHOWN,
                 (*ending, ToolOutputError, PayloadTooLargeError),
@@ -216,7 +171,7 @@ class Calls:
                 "POST",
                 "/v1/calls/{id}/fail",
                 "calls",
-                _CALLING,
+                CALLING,
                 self.fail_call,
                 _SHOWN,
                 (*ending, ToolInputValidationError),

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from urllib.parse import quote
 
 from goondan_tasks.client import AsyncClient, AsyncPendingCall
-from goondan_tasks.contract.calls import Status
+from goondan_tasks.contract.calls import ENDED, Status
 from goondan_tasks.contract.errors import WaitTimeout
 from goondan_tasks.contract.messages import (
     ArgumentEdit,
@@ -22,9 +22,6 @@ from goondan_tasks.history.attempts import time_of
 from goondan_tasks.ledger.record import CallRecord
 from goondan_web.doors.api.operations import Asked, Reply
 from goondan_web.doors.api.wire import LONGEST_WAIT
-
-#: the statuses after which nothing changes any more
-ENDED = frozenset({"done", "dead"})
 
 
 class RunView(WireModel):
@@ -197,7 +194,7 @@ class Waits:
             CallNotFoundError: there is none.
         """
         record = await self._client.record(run_id)
-        if seconds <= 0 or record.status in ENDED:
+        if seconds <= 0 or record.has_ended:
             return record
         await self.until_ended(await self._client.pending(run_id), seconds)
         return await self._client.record(run_id)

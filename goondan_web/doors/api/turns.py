@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
@@ -30,10 +30,12 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_web.answers import RequestError
 from goondan_web.callers import caller_of
 from goondan_web.doors.api.events import RESUMING, STREAMED, Following, event_stream
-from goondan_web.doors.api.operations import Asked, Content, Operation, Reply
+from goondan_web.doors.api.operations import Asked, Content, Handler, Operation, Reply
 from goondan_web.doors.api.runs import BEGINNING, TurnView, Waits
 from goondan_web.doors.api.wire import Begun, Waiting
 
+#: the scope of those who may begin and end
+CALLING = "call:{agent}"
 _KEY = re.compile(r"[!-~]{1,255}")
 
 
@@ -101,60 +103,53 @@ class Turns:
         """Return them as a table."""
         turn = Content("The Turn, as it is now.", TurnView)
         return [
-            Operation(
-                "POST",
-                "/v1/agents/{agent}/turns",
-                "turns",
-                "call:{agent}",
-                self.begin_turn,
-                {
-                    200: Content("It has ended within the wait; `outcome` says how.", TurnView),
-                    202: Content("It goes on.", TurnView),
-                },
-                (
-                    AgentNotFoundError,
-                    PayloadTooLargeError,
-                    ToolCallConflictError,
-                    ToolInputValidationError,
-                    CallNotFoundError,
-                ),
-                body=TurnBody,
-                headers=BEGINNING,
-            ),
-            Operation(
-                "GET",
-                "/v1/turns/{id}",
-                "turns",
-                "read",
-                self.get_turn,
-                {200: turn},
-                (CallNotFoundError,),
-                query=Waiting,
-                is_for_askers=True,
-            ),
-            Operation(
-                "GET",
-                "/v1/turns/{id}/events",
-                "turns",
-                "read",
-                self.follow_turn,
-                {200: STREAMED},
-                (CallNotFoundError,),
-                query=Following,
-                headers=RESUMING,
-                is_for_askers=True,
-            ),
+            *beginning("turns", TurnBody, turn, self.begin_turn, self.get_turn, self.follow_turn),
             Operation(
                 "POST",
                 "/v1/turns/{id}/cancel",
                 "turns",
-                "call:{agent}",
+                CALLING,
                 self.cancel_turn,
                 {200: turn},
                 (CallNotFoundError, CallClosedError),
                 is_for_askers=True,
             ),
         ]
+
+
+def beginning(
+    kind: str, body: type[Begun], shown: Content, begin: Handler, get: Handler, follow: Handler
+) -> Sequence[Operation]:
+    """Return the operations that begin a Turn or a call, show it, and follow its events."""
+    ended = replace(shown, description="It has ended within the wait; `outcome` says how.")
+    refused = (AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError, ToolInputValidationError)
+    path, unknown = f"/v1/{kind}/{{id}}", (CallNotFoundError,)
+    return [
+        Operation(
+            "POST",
+            f"/v1/agents/{{agent}}/{kind}",
+            kind,
+            CALLING,
+            begin,
+            {200: ended, 202: replace(shown, description="It goes on.")},
+            (*refused, *unknown),
+            body=body,
+            headers=BEGINNING,
+        ),
+        Operation("GET", path, kind, "read", get, {200: shown}, unknown, query=Waiting, is_for_askers=True),
+        Operation(
+            "GET",
+            f"{path}/events",
+            kind,
+            "read",
+            follow,
+            {200: STREAMED},
+            unknown,
+            query=Following,
+            headers=RESUMING,
+            is_for_askers=True,
+        ),
+    ]
 
 
 def request_key(asked: Asked) -> str | None:

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -18,7 +18,7 @@ from goondan_tasks.contract.messages import (
     WireModel,
 )
 from goondan_tasks.contract.moments import LONGEST_DELAY_SECONDS
-from goondan_tasks.ledger.call_filter import STATUSES, CallFilter
+from goondan_tasks.ledger.call_filter import CallFilter, CallStatus
 from goondan_web.callers import Caller
 
 #: the longest wait for a result, in seconds
@@ -95,9 +95,7 @@ class CallListing(AgentListing):
 
     tool: str | None = Field(None, min_length=1, max_length=1_000, description="A glob, such as `bash__*`.")
     instance_key: InstanceName | None = Field(None, description="Only those of this conversation.")
-    status: Literal[STATUSES] | None = Field(  # type: ignore[valid-type]
-        None, description="A status, a state or an outcome."
-    )
+    status: CallStatus | None = Field(None, description="A status, a state or an outcome.")
     code: Name | None = Field(None, description="The code of the error.")
     text: str | None = Field(
         None, min_length=1, max_length=1_000, description="Text in the message of the error, in any case."

@@ -41,7 +41,7 @@ def _row(record: CallRecord) -> JsonObject:
         **row_of(record),
         "since": time_of(record.suspended_at),
         "said": _said(record.call),
-        "notIdempotent": record.is_idempotent is False,
+        "idempotent": record.is_idempotent,
         "args": shown_json(record.call.args),
         "form": editable(record.call.args),
     }
@@ -61,7 +61,7 @@ def _preview(records: Sequence[CallRecord]) -> JsonObject:
     return {
         "ids": " ".join(record.id for record in records),
         "count": len(records),
-        "notIdempotent": sum(record.is_idempotent is False for record in records),
+        "notIdempotent": sum(record.is_idempotent is not True for record in records),
         "kinds": [{"tool": tool, "agent": agent, "count": n} for (tool, agent), n in kinds.most_common()],
     }
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from goondan_tasks.client.bulk import BulkAct, until
+from goondan_tasks.client.bulk import BulkAct
 from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.fleet.http_tokens import ADMIN
 from goondan_web.doors.console.asking import Act, Acting, Asking, View
@@ -25,9 +25,8 @@ def preview(asking: Asking) -> Shown:
     """Say what an act would do with all calls that a filter selects; after a part of it, what it has done."""
     act, chosen = _act(asking), chosen_filter(asking)
     asking.require(ADMIN)
-    now = asking.client.now()
-    seen = min(round(now), asking.number("seen", round(now), 10**15))
-    found = asking.client.act_on_all(act, chosen.agent, dry_run=True, **until(chosen.wanted, seen, now))
+    between = _moments(asking) if asking.text("until") else None
+    found = asking.client.act_on_all(act, chosen.agent, between=between, dry_run=True, **chosen.wanted)
     verb, noun = _WORDS[act]
     data: dict[str, Any] = {
         "act": act,
@@ -37,7 +36,6 @@ def preview(asking: Asking) -> Shown:
         "tools": found.tools[:_NAMED],
         "hidden": max(0, len(found.tools) - _NAMED),
         "filter": chosen.fields,
-        "seen": seen,
         "back": link("calls" if act == "cancel" else "dead-letters", **chosen.fields),
         "did": asking.number("did", 0, 10**12, least=0) if asking.text("did") else None,
         "failed": asking.number("failed", 0, 10**12, least=0),
@@ -50,18 +48,22 @@ def carry_out(acting: Acting) -> str:
     """Do it with those that were there when the page was shown, for some seconds; lead back to the page."""
     acting.require(ADMIN)
     act, chosen = _act(acting), chosen_filter(acting)
-    seen = acting.number("seen", 0, 10**15)
+    between = earliest, latest = _moments(acting)
     did, failed = (acting.number(name, 0, 10**12, least=0) for name in ("did", "failed"))
-    wanted = until(chosen.wanted, seen, acting.client.now())
-    done = acting.client.act_on_all(act, chosen.agent, seconds=_SECONDS, **wanted)
+    done = acting.client.act_on_all(act, chosen.agent, between=between, seconds=_SECONDS, **chosen.wanted)
     return link(
         "bulk",
         act,
         **chosen.fields,
-        seen=str(seen),
+        **{"from": str(earliest), "until": str(latest)},
         did=str(did + done.done),
         failed=str(failed + done.failed),
     )
+
+
+def _moments(asked: Asking) -> tuple[int, int]:
+    """Return the moments of the page that was shown: what came later is left alone."""
+    return asked.number("from", 0, 10**14, least=0), asked.number("until", 0, 10**14, least=0)
 
 
 def _act(asked: Asking) -> BulkAct:

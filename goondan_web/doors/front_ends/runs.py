@@ -37,7 +37,6 @@ from goondan_web.callers import Caller
 
 #: how many of a thread's newest calls are searched for an open Turn
 SEARCHED_CALLS = 50
-ENDED = frozenset({"done", "dead"})
 
 #: a call, and what is done to it
 _Act = tuple[CallRecord, Callable[[], None]]
@@ -151,7 +150,7 @@ class Runs:
     async def open_turn(self, agent: str, thread_id: str, caller: Caller) -> str | None:
         """Return the newest Turn of a thread that has not ended, of those that are the caller's."""
         for record in await self._async_client.calls(agent, SEARCHED_CALLS, instance=thread_id):
-            if is_event(record.call) and record.status not in ENDED and _is_shown(record, caller):
+            if is_event(record.call) and not record.has_ended and _is_shown(record, caller):
                 return record.id
         return None
 
@@ -209,7 +208,7 @@ class Runs:
             for one in others:
                 if isinstance(one, CallNotFoundError):
                     raise one
-                if one[0].status in ENDED and await self._has_waited(one[0]):
+                if one[0].has_ended and await self._has_waited(one[0]):
                     ended.append(one)
         if not waiting and not ended:
             names = ", ".join(result.call_id for result in results)
@@ -303,7 +302,7 @@ class Runs:
             while True:
                 for call_id in seen.taken():
                     record = await self._async_client.record(call_id)
-                    if record.awaits == "approval" and record.status not in ENDED:
+                    if record.awaits == "approval" and not record.has_ended:
                         until = time_of(record.expires_at)
                         held.append(HeldCall(call_id, record.call.tool_name, record.call.args, until))
                     else:

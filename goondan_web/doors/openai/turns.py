@@ -24,7 +24,6 @@ from goondan_web.event_streams import until
 
 PREFIX = "resp_"
 INSTANCE_HEADER = "x-goondan-instance"
-_ENDED = frozenset({"done", "dead"})
 _NOTE = "openai"
 
 
@@ -37,7 +36,7 @@ class KnownTurn:
 
     @property
     def has_ended(self) -> bool:
-        return self.record.status in _ENDED
+        return self.record.has_ended
 
     def shown(self) -> JsonObject:
         """Return the response as it is before its end."""

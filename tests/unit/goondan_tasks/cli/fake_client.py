@@ -314,14 +314,12 @@ class FakeClient:
             raise NotReplayableError(f"Call {call_id} was replayed before.")
         return FakePendingCall(None, 0)
 
-    def now(self) -> float:
-        return NOW
-
     def act_on_all(
         self,
         act: BulkAct,
         agent: str | None,
         *,
+        between: tuple[int, int] = (0, NOW),
         limit: int | None = None,
         dry_run: bool = False,
         watch: Callable[[int], object] | None = None,
@@ -334,7 +332,7 @@ class FakeClient:
                 self.records = [one for one in self.records if one not in batch]
             return {one.id: CALL_ID for one in batch}
 
-        run, letters = BulkRun(act, do, watch), self.dead_letters(agent, None, **wanted)
+        run, letters = BulkRun(act, do, between, watch), self.dead_letters(agent, None, **wanted)
         return run.count(letters) if dry_run else run.carry_out(iter(letters), Bounds(limit))
 
     def failures(self, agent: str | None, **ages: Any) -> Failures:

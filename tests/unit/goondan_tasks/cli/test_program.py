@@ -63,13 +63,17 @@ def test_the_help_lists_commands_by_sections_and_a_group_once() -> None:
         (("worker", "coder"), "worker --agent coder"),
         (("worker", "coder", "reviewer"), "worker --agent coder --agent reviewer"),
         (("dead-letters", "list", "coder"), "dead-letters list --agent coder"),
+        (("serve", "coder"), "serve --agent coder"),
+        (("serve", "ag-ui", "api"), "serve --door ag-ui --door api"),
     ],
 )
-def test_an_agent_as_an_argument_is_answered_with_the_option(words: tuple[str, ...], hint: str) -> None:
+def test_an_agent_or_door_as_an_argument_is_answered_with_the_option(
+    words: tuple[str, ...], hint: str
+) -> None:
     refused = goondan(*words)
 
     assert refused.exit_code == 2
-    assert f"Agents are named by an option: root {hint}" in " ".join(refused.stderr.split())
+    assert f"s are named by an option: root {hint}" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize("words", [("worker", "a/b"), ("changeset", "list", "coder")])
