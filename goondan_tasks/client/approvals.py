@@ -22,7 +22,7 @@ from goondan_tasks.contract.messages import JsonObject, ToolCall
 from goondan_tasks.contract.schema import SchemaError, compile_schema
 from goondan_tasks.contract.wording import require_keywords
 from goondan_tasks.fleet.audit import recording
-from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
+from goondan_tasks.ledger.call_filter import CallFilter, is_wanted, moments
 from goondan_tasks.ledger.completions import is_same_json
 from goondan_tasks.ledger.record import CallRecord, Outcome
 
@@ -43,7 +43,7 @@ class ApprovalClient(ClientConnection):
         require_keywords("approvals()", wanted, CallFilter.__annotations__)
         with self.broker_errors():
             found = self._completions.approvals(self._agents_of(agent))
-            earliest, latest = self._ledger.moments(wanted.get("older_than"), wanted.get("newer_than"))
+            earliest, latest = moments(self._redis, wanted)
         return [one for one in found if earliest <= one.queued_at <= latest and is_wanted(one, wanted)]
 
     def approve(self, call_id: str, by: str = "", args: JsonObject | None = None) -> None:

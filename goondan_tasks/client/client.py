@@ -278,7 +278,8 @@ class Client(ApprovalClient, LetterClient, OperatorClient, BundleClient, Request
     ) -> list[TraceSummary]:
         """Return the traces of the most recent calls, 1000 at most; times as in :meth:`calls`."""
         with self.broker_errors():
-            return read_traces(self._ledger, self._known_agents.all(), limit, older_than, newer_than)
+            ages = CallFilter(older_than=older_than, newer_than=newer_than)
+            return read_traces(self._ledger, self._known_agents.all(), limit, **ages)
 
     def turn(
         self,

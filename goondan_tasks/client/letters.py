@@ -11,7 +11,7 @@ from goondan_tasks.client.pending_call import PendingCall, require_possible
 from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.contract.errors import ToolInputValidationError
 from goondan_tasks.contract.wording import require_keywords
-from goondan_tasks.ledger.call_filter import CallFilter, open_calls
+from goondan_tasks.ledger.call_filter import CallFilter, moments, open_calls
 from goondan_tasks.ledger.dead_letters import not_a_letter
 from goondan_tasks.ledger.record import CallRecord
 
@@ -89,17 +89,16 @@ class LetterClient(ClientConnection):
         if act not in ACTS:
             raise ToolInputValidationError(f"act_on_all(): act must be one of {', '.join(ACTS)}.")
         with self.broker_errors():
-            moments = self._moments(wanted, is_preview=dry_run) if between is None else between
-            run = BulkRun(act, self._doing(act), moments, watch)
-            selected = self._selected(act, agent, wanted, moments)
+            span = self._moments(wanted, is_preview=dry_run) if between is None else between
+            run = BulkRun(act, self._doing(act), span, watch)
+            selected = self._selected(act, agent, wanted, span)
             return run.count(selected) if dry_run else run.carry_out(selected, Bounds(limit, seconds))
 
     def _moments(self, wanted: CallFilter, *, is_preview: bool) -> tuple[float, float]:
         """Return the moments (ms, Redis time) of what a filter selects; a preview ends now."""
-        older_than = wanted.get("older_than")
-        return self._ledger.moments(
-            0 if older_than is None and is_preview else older_than, wanted.get("newer_than")
-        )
+        if is_preview and wanted.get("older_than") is None:
+            wanted = CallFilter(**{**wanted, "older_than": 0.0})
+        return moments(self._redis, wanted)
 
     def _selected(
         self, act: BulkAct, agent: str | None, wanted: CallFilter, between: tuple[float, float]

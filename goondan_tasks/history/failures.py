@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from broker_config import serializer
 from broker_config.connections import rows_of
 from goondan_tasks.contract.fingerprints import FailureKind
 from goondan_tasks.contract.messages import WireModel, iso_time
 from goondan_tasks.contract.wording import member
+from goondan_tasks.ledger.call_filter import CallFilter, moments
 from goondan_tasks.ledger.record import CallRecords
 
 #: how many failures are read, the latest ones
@@ -78,12 +79,7 @@ class _Group:
 
 
 def read_failures(
-    records: CallRecords,
-    agents: Iterable[str],
-    *,
-    only_dead: bool,
-    older_than: float | None = None,
-    newer_than: float | None = None,
+    records: CallRecords, agents: Iterable[str], *, only_dead: bool, **ages: Unpack[CallFilter]
 ) -> Failures:
     """Read the latest failures of ``agents``, or their dead letters only; ages count from their ends.
 
@@ -91,7 +87,7 @@ def read_failures(
         redis.exceptions.RedisError: Redis cannot be reached.
     """
     redis, names = records.redis, list(agents)
-    earliest, latest = records.moments(older_than, newer_than)
+    earliest, latest = moments(records.redis, ages)
     index = records.keys.dead_letters if only_dead else records.keys.failures
     with redis.pipeline(transaction=False) as pipe:
         for name in names:

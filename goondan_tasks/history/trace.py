@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 from broker_config import serializer
 from broker_config.connections import redis_time, rows_of
@@ -20,6 +20,7 @@ from goondan_tasks.contract.output import Progress
 from goondan_tasks.contract.redaction import beginning_of, hidden_by_place, hidden_in_log
 from goondan_tasks.contract.wording import member
 from goondan_tasks.history.attempts import Attempt, attempts_of, end_of_run, time_of
+from goondan_tasks.ledger.call_filter import CallFilter, moments
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.losses import with_losses
 from goondan_tasks.ledger.record import CallRecord
@@ -216,11 +217,7 @@ def read_trace(ledger: Ledger, name: str, agents: Callable[[], Iterable[str]] = 
 
 
 def read_traces(
-    ledger: Ledger,
-    agents: Iterable[str],
-    limit: int,
-    older_than: float | None = None,
-    newer_than: float | None = None,
+    ledger: Ledger, agents: Iterable[str], limit: int, **ages: Unpack[CallFilter]
 ) -> list[TraceSummary]:
     """Read the latest traces of ``agents``, those with the newest calls first.
 
@@ -232,7 +229,7 @@ def read_traces(
         redis.exceptions.RedisError: Redis cannot be reached.
     """
     traces: dict[str, dict[str, CallRecord]] = defaultdict(dict)
-    for record in with_losses(ledger, ledger.recent(agents, SEARCHED, older_than, newer_than)):
+    for record in with_losses(ledger, ledger.recent(agents, SEARCHED, moments(ledger.redis, ages))):
         traces[record.call.trace_id][record.id] = record
     latest = dict(islice(traces.items(), limit))
     with ledger.redis.pipeline(transaction=False) as pipe:

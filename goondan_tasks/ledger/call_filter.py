@@ -1,13 +1,15 @@
 """The filter by which operators select calls: to list, cancel, replay or drop them."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
+from redis import Redis
 from redis.exceptions import ResponseError
 
-from broker_config.connections import rows_of
+from broker_config.connections import redis_time, rows_of
 from broker_config.refusals import is_script_fault
 from goondan_tasks.contract.fingerprints import FailureKind
 from goondan_tasks.contract.table_rows import naming
@@ -51,6 +53,14 @@ class CallFilter(TypedDict, total=False):
     older_than: float | None
     #: the highest age in seconds
     newer_than: float | None
+
+
+def moments(redis: Redis, wanted: CallFilter) -> tuple[float, float]:
+    """Return the earliest and the latest moment (ms, Redis time) of what has the ages that are wanted."""
+    older_than, newer_than = wanted.get("older_than"), wanted.get("newer_than")
+    now = 0 if older_than is newer_than is None else redis_time(redis)
+    earliest = -math.inf if newer_than is None else now - newer_than * 1000
+    return earliest, math.inf if older_than is None else now - older_than * 1000
 
 
 def is_wanted(record: CallRecord, wanted: CallFilter) -> bool:
@@ -103,8 +113,7 @@ def open_calls(
     Those whose deadlines are the latest come first: of calls that are alike, the newest. They were queued in
     the moments ``between`` (ms, Redis time), or else have the ages that are wanted.
     """
-    ages = wanted.get("older_than"), wanted.get("newer_than")
-    earliest, latest = between or ledger.moments(*ages)
+    earliest, latest = between or moments(ledger.redis, wanted)
     with naming(ledger.keys.due):
         due = cast("list[bytes]", ledger.redis.zrevrange(ledger.keys.due, 0, -1))
     ids = [one.decode(errors="replace") for one in due]
@@ -122,14 +131,10 @@ def open_calls(
 
 
 def scheduled_calls(
-    ledger: CallRecords,
-    agents: Iterable[str],
-    limit: int,
-    older_than: float | None = None,
-    newer_than: float | None = None,
+    ledger: CallRecords, agents: Iterable[str], limit: int, **ages: Unpack[CallFilter]
 ) -> list[CallRecord]:
-    """Return the calls of ``agents`` whose time is to come, the soonest first; ages as in ``recent``."""
-    earliest, latest = ledger.moments(older_than, newer_than)
+    """Return the calls of ``agents`` whose time is to come, the soonest first; ages since the submission."""
+    earliest, latest = moments(ledger.redis, ages)
     with ledger.redis.pipeline(transaction=False) as pipe:
         for agent in agents:
             pipe.zrange(ledger.keys.scheduled(agent), 0, limit - 1)

@@ -16,7 +16,14 @@ from broker_config import serializer
 from broker_config.connections import rows_of
 from broker_config.scripts import Script, ScriptCall
 from goondan_tasks.contract.errors import ToolInputValidationError
-from goondan_tasks.ledger.call_filter import CallFilter, folded, is_wanted, scheduled_calls, selects_failures
+from goondan_tasks.ledger.call_filter import (
+    CallFilter,
+    folded,
+    is_wanted,
+    moments,
+    scheduled_calls,
+    selects_failures,
+)
 from goondan_tasks.ledger.record import CallRecord, CallRecords
 
 #: how many calls one search looks at; its page says where to go on
@@ -97,7 +104,7 @@ class CallSearch:
             ToolInputValidationError: ``cursor`` is not one of this list.
         """
         names, place = sorted(agents), _Place.of(cursor)
-        earliest, latest = self._ledger.moments(wanted.get("older_than"), wanted.get("newer_than"))
+        earliest, latest = moments(self._ledger.redis, wanted)
         if wanted.get("status") == "scheduled":
             return self._scheduled(names, limit, wanted)
         index, has_ages = self._index_of(wanted)
@@ -145,8 +152,7 @@ class CallSearch:
         return keys.calls, True
 
     def _scheduled(self, names: Sequence[str], limit: int, wanted: CallFilter) -> CallPage:
-        ages = wanted.get("older_than"), wanted.get("newer_than")
-        found = scheduled_calls(self._ledger, names, max(limit, _AT_ONCE), *ages)
+        found = scheduled_calls(self._ledger, names, max(limit, _AT_ONCE), **wanted)
         total = self._total([self._ledger.keys.scheduled(name) for name in names], "+inf", "-inf")
         shown = [record for record in found if is_wanted(record, wanted)][:limit]
         return CallPage(tuple(shown), None, len(found), max(total, len(found)))

@@ -11,7 +11,7 @@ from typing import TypeVar, Unpack
 from broker_config.connections import rows_of
 from broker_config.scripts import run_script_calls
 from goondan_tasks.contract.errors import CallNotFoundError
-from goondan_tasks.ledger.call_filter import CallFilter, is_wanted
+from goondan_tasks.ledger.call_filter import CallFilter, is_wanted, moments
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 
@@ -39,8 +39,7 @@ class DeadLetters:
 
         Those of the moments ``between`` (ms, Redis time), or else of the ages that are wanted.
         """
-        ages = wanted.get("older_than"), wanted.get("newer_than")
-        ids = self._ids(agents, *(between or self._ledger.moments(*ages)))
+        ids = self._ids(agents, *(between or moments(self._redis, wanted)))
         for batch in batches(ids):
             for record in self._ledger.records(batch):
                 if record is not None and is_wanted(record, wanted):

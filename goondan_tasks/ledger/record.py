@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from broker_config import serializer
-from broker_config.connections import redis_time, rows_of
+from broker_config.connections import rows_of
 from broker_config.keys import Keys
 from broker_config.refusals import is_script_fault, refusal_text
 from goondan_tasks.contract.call_fields import META_TEXTS
@@ -533,21 +533,11 @@ class CallRecords:
             rows = rows_of(pipe)
         return [_readable_record(call_id, row) for call_id, row in zip(call_ids, rows, strict=True)]
 
-    def moments(self, older_than: float | None, newer_than: float | None) -> tuple[float, float]:
-        """Return the earliest and latest time (ms, Redis time) of what has an age between these (seconds)."""
-        now = 0 if older_than is newer_than is None else redis_time(self.redis)
-        earliest = -math.inf if newer_than is None else now - newer_than * 1000
-        return earliest, math.inf if older_than is None else now - older_than * 1000
-
     def recent(
-        self,
-        agents: Iterable[str],
-        limit: int,
-        older_than: float | None = None,
-        newer_than: float | None = None,
+        self, agents: Iterable[str], limit: int, between: tuple[float, float] = (-math.inf, math.inf)
     ) -> list[CallRecord]:
-        """Return the latest calls of ``agents``, the newest first; ages are seconds since the submission."""
-        earliest, latest = self.moments(older_than, newer_than)
+        """Return the latest calls of ``agents``, the newest first, submitted ``between`` two moments."""
+        earliest, latest = between
         with self.redis.pipeline(transaction=False) as pipe:
             for agent in agents:
                 pipe.zrevrangebyscore(self.keys.calls(agent), latest, earliest, 0, limit, withscores=True)

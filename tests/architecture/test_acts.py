@@ -25,7 +25,6 @@ READS = (
     "ids_beginning_with instances",
     "limits listen look",
     "mailbox",
-    "now",
     "output",
     "patience paused pending",
     "queues",

@@ -1,6 +1,6 @@
 """The trace of calls and handoffs: how it is read from the ledger, and the order of its tree."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 from hypothesis import given
@@ -23,6 +23,7 @@ from goondan_tasks.history.trace import (
     read_trace,
     read_traces,
 )
+from goondan_tasks.ledger.call_filter import CallFilter
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from tests.unit.goondan_tasks.history.trace_nodes import node
@@ -365,7 +366,7 @@ def test_a_handoff_is_a_request_of_its_events_type(ledger: Ledger, args: Any, ev
     assert (node.kind, node.event_type) == ("request", event_type)
 
 
-def listed(ledger: Ledger, limit: int = 20, **times: float) -> list[TraceSummary]:
+def listed(ledger: Ledger, limit: int = 20, **times: Unpack[CallFilter]) -> list[TraceSummary]:
     return read_traces(ledger, ["coder"], limit, **times)
 
 
