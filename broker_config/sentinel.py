@@ -42,7 +42,7 @@ class EncryptedMasterConnection(MasterConnection, SSLConnection):
 
 
 class _Sentinels(Sentinel):
-    """Asks the Sentinels in turn, beginning with the one that answered last."""
+    """Asks the Sentinels in turn, beginning with the one that answered last; no connection to them stays."""
 
     sentinels: list[Redis]
 
@@ -78,6 +78,8 @@ class _Sentinels(Sentinel):
                     return str(state["ip"]), int(state["port"])
                 has_waited = True
                 reasons.append(f"{place} holds the master for dead, and a failover has not ended")
+            finally:  # other threads may be asking
+                sentinel.connection_pool.disconnect(inuse_connections=False)
         kind = MasterUnknownError if is_fixed and not has_waited else RedisConnectionError
         raise kind("; ".join(reasons))
 
