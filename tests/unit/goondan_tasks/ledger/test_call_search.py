@@ -155,10 +155,11 @@ def test_a_call_that_began_again_moves_no_page(ledger: Ledger, redis: Redis) -> 
     assert [one.id for one in (*first.calls, *second.calls)] == ids[::-1]
 
 
-def test_a_search_says_how_far_it_came(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_says_how_far_it_came(ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_search, "SEARCHED", 4)
     monkeypatch.setattr(call_search, "_AT_ONCE", 2)
     ids = [submit(ledger, new_call("coder", f"bash__t{n}", {}, {})) for n in range(10)]
+    redis.zadd(ledger.keys.calls("coder"), {call_id: 1_000 + n for n, call_id in enumerate(ids)})
     first = CallSearch(ledger).page(AGENTS, 5, None, {"tool": "bash__t0"})
     assert (first.calls, first.searched, first.total) == ((), 4, 10)
     rest = CallSearch(ledger).page(AGENTS, 5, first.cursor, {"tool": "bash__t4"})
