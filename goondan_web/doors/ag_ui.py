@@ -21,9 +21,10 @@ from goondan_web.door import Door, DoorContext
 from goondan_web.doors.api.operations import RawRoute, body_of
 from goondan_web.doors.api.wire import InstanceName, Name
 from goondan_web.doors.front_ends.ag_ui_events import AgUiEvents
-from goondan_web.doors.front_ends.requests import FromPage, path_names, text_of
+from goondan_web.doors.front_ends.requests import FromPage, text_of
 from goondan_web.doors.front_ends.runs import Decision, PageResult, Runs, turn_identity
 from goondan_web.doors.front_ends.streams import Streams, front_end_door
+from goondan_web.paths import path_names
 
 PATH = "/ag-ui"
 

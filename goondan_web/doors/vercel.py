@@ -16,11 +16,12 @@ from goondan_web.callers import require
 from goondan_web.door import Door, DoorContext
 from goondan_web.doors.api.operations import RawRoute, body_of
 from goondan_web.doors.api.wire import InstanceName, Name
-from goondan_web.doors.front_ends.requests import FromPage, path_names, text_of
+from goondan_web.doors.front_ends.requests import FromPage, text_of
 from goondan_web.doors.front_ends.runs import Decision, PageResult, Runs
 from goondan_web.doors.front_ends.streams import Mapper, Streams, front_end_door
 from goondan_web.doors.front_ends.vercel_chunks import UiChunks
 from goondan_web.event_streams import frame
+from goondan_web.paths import path_names
 
 PATH = "/vercel"
 _DONE = frame(b"[DONE]")

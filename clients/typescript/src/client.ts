@@ -267,11 +267,9 @@ async function* items<Item>(
 
 /** Return a path with these names. */
 function path(texts: TemplateStringsArray, ...names: string[]): string {
-  for (const name of names) {
-    // a URL cannot have these as parts of its path
-    if (["", ".", ".."].includes(name)) throw new TypeError(`${JSON.stringify(name)} is no name.`);
-  }
-  return String.raw({ raw: texts }, ...names.map(encodeURIComponent));
+  if (names.includes("")) throw new TypeError('"" is no name.');
+  // a URL cannot have dots alone as a part of its path: the server takes a tilde before them away
+  return String.raw({ raw: texts }, ...names.map((name) => encodeURIComponent(name.replace(/^~*\.\.?$/, "~$&"))));
 }
 
 /** Return a new Idempotency-Key; `crypto.randomUUID` is missing in pages that came without TLS. */

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
@@ -21,6 +20,7 @@ from goondan_tasks.fleet.http_tokens import CALL, READ
 from goondan_web.answers import JSON, RequestError, require_json
 from goondan_web.callers import Caller, caller_of, require
 from goondan_web.doors.api.wire import Omissible, Query
+from goondan_web.paths import path_names
 
 _CORRECT = RequestError.suggestion
 #: how much of an id is shown in an error, in characters
@@ -104,7 +104,7 @@ class Operation:
         """Return the route that answers it, to those who may ask."""
 
         async def answer(request: Request) -> Response:
-            names = {name: unquote(text) for name, text in request.path_params.items()}
+            names = path_names(request)
             await self._admit(request, names, call_of)
             query = _query_of(request, self.query)
             body = None if self.body is None else await body_of(request, self.body)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -48,6 +48,7 @@ from goondan_web.doors.console.looks import Looks
 from goondan_web.doors.console.rendering import PATH, SECURITY, Frame, error_page, page, rendered_main
 from goondan_web.event_streams import MEDIA_TYPE, streamed
 from goondan_web.event_streams import frame as event
+from goondan_web.paths import path_names
 
 #: for how long the count of approvals, which stands on every page, is not counted again
 _COUNT_SECONDS = 1.0
@@ -138,7 +139,7 @@ class Console:
         """Send what a running Turn's model writes."""
         try:
             require(request, READ)
-            turn_id = _names(request)["id"]
+            turn_id = path_names(request)["id"]
             await asyncio.to_thread(self.client.record, turn_id)
             return streamed(chat.turn_text(AsyncClient(self.client), turn_id), self.over)
         except GoondanError as error:
@@ -150,7 +151,9 @@ class Console:
         async def answer(request: Request) -> Response:
             try:
                 require(request, asked.scope)
-                asking = Asking(self.client, _names(request), request.query_params, caller_of(request.scope))
+                asking = Asking(
+                    self.client, path_names(request), request.query_params, caller_of(request.scope)
+                )
                 frame = Frame(asking.caller, _address(request), acts.said(request.query_params.get("done")))
                 if MEDIA_TYPE in request.headers.get("accept", ""):
                     return streamed(self._changes(asked, asking, frame), self.over)
@@ -168,7 +171,7 @@ class Console:
             try:
                 require(request, READ)  # who does not see the pages has no use for their forms
                 form = await _form(request)
-                acting = Acting(self.client, _names(request), form, caller_of(request.scope))
+                acting = Acting(self.client, path_names(request), form, caller_of(request.scope))
                 address = await asyncio.to_thread(asked.act, acting)
                 return RedirectResponse(acting.next_page(address), 303, SECURITY)
             except GoondanError as error:
@@ -222,10 +225,6 @@ async def _form(request: Request) -> Mapping[str, str]:
         return dict(pairs)
     except ValueError as error:
         raise RequestError(f"The form cannot be read: {error}.") from error
-
-
-def _names(request: Request) -> dict[str, str]:
-    return {name: unquote(text) for name, text in request.path_params.items()}
 
 
 def _address(request: Request) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,6 +18,7 @@ from goondan_tasks.contract.wording import counted, duration_text, printable
 from goondan_web.answers import error_answer, status_of
 from goondan_web.callers import NOBODY, Caller
 from goondan_web.doors.console.markdown import markdown
+from goondan_web.paths import path_part
 
 PATH = "/console"
 #: a page loads what this server has, and nothing runs that stands in the page itself
@@ -131,7 +131,7 @@ def error_page(error: GoondanError, help_url: str, caller: Caller = NOBODY) -> R
 
 def at(*parts: str) -> str:
     """Return an address of the console: ``at("calls", call_id)``."""
-    return "/".join((PATH, *(quote(part, safe="") for part in parts)))
+    return "/".join((PATH, *(path_part(part) for part in parts)))
 
 
 def _values(shown: Shown, frame: Frame) -> dict[str, Any]:

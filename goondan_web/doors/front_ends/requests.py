@@ -1,11 +1,9 @@
 """What the doors for front ends read of requests in one way."""
 
 from typing import Any
-from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
-from starlette.requests import Request
 
 from goondan_tasks.contract.errors import ToolInputValidationError
 
@@ -14,11 +12,6 @@ class FromPage(BaseModel):
     """What a page sends. Unknown fields are ignored, since pages and newer protocols add theirs."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, extra="ignore", strict=True)
-
-
-def path_names(request: Request) -> dict[str, str]:
-    """Return the names in the path, decoded."""
-    return {name: unquote(text) for name, text in request.path_params.items()}
 
 
 def text_of(content: Any) -> str:

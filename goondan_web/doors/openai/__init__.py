@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -30,6 +29,7 @@ from goondan_web.doors.openai.requests import (
 from goondan_web.doors.openai.response_events import FAILED, later
 from goondan_web.doors.openai.turns import KnownTurn, ResponseTurns
 from goondan_web.event_streams import frame, streamed
+from goondan_web.paths import path_names
 
 PATH = "/v1"
 _DONE = frame(b"[DONE]")
@@ -90,7 +90,7 @@ class OpenAiRoutes:
 
     async def get_model(self, request: Request) -> Response:
         """Show one agent."""
-        caller, name = caller_of(request.scope), unquote(request.path_params["model"])
+        caller, name = caller_of(request.scope), path_names(request)["model"]
         if name not in await self._client.agents() or not (caller.may(CALL + name) or caller.may(READ)):
             raise AgentNotFoundError(f"There is no agent {name[:100]!r}.")
         return JSONResponse(_model(name))
@@ -114,14 +114,14 @@ class OpenAiRoutes:
         """Show a response as it is, or stream its events after a number."""
         query = request.query_params
         after = _number(query["starting_after"]) if "starting_after" in query else -1
-        turn = await self._turns.find(request, unquote(request.path_params["id"]))
+        turn = await self._turns.find(request, path_names(request)["id"])
         if query.get("stream", "false").lower() == "true":
             return self._streamed(turn, after)
         return _json(await self._turns.response(turn) if turn.has_ended else turn.shown())
 
     async def cancel_response(self, request: Request) -> Response:
         """Cancel a response; one that has ended stays as it is."""
-        response_id = unquote(request.path_params["id"])
+        response_id = path_names(request)["id"]
         await self._turns.cancel(await self._turns.find(request, response_id))
         turn = await self._turns.find(request, response_id)
         return _json(await self._turns.response(turn) if turn.has_ended else turn.shown())

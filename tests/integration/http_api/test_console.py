@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx2
 import pytest
@@ -503,3 +503,19 @@ def test_names_in_addresses_may_be_anything(browser: TestClient) -> None:
     for query in ("limit=x", "limit=-1", "limit=" + "9" * 400, "status=%00", "before=1e9"):
         assert browser.get(f"/console/calls?{query}").status_code in {200, 400}, query
     wait_until(lambda: browser.get("/console").status_code == 200)
+
+
+def test_instance_whose_key_no_path_can_have_has_its_page(browser: TestClient, client: Client) -> None:
+    for key in (".", "..", "~..", "~", "...", "~a"):
+        client.call("builder", "guarded__look", instance_key=key, timeout=PATIENCE)
+        listed = browser.get("/console/conversations?agent=builder").text
+        # a browser takes dots out of a path, though they are encoded
+        [address] = {
+            one
+            for one in re.findall(r'href="(/console/conversations/builder/[^"/]+)"', listed)
+            if re.search(f'href="{re.escape(one)}">{re.escape(key)}</a>', listed)
+        }
+        assert unquote(address.rpartition("/")[2]) not in {".", ".."}
+        page = browser.get(address)
+        assert (page.status_code, f"<h1>{key} <small>of builder" in page.text) == (200, True), address
+        assert "has no files" in browser.get(f"{address}/files").text

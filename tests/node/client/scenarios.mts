@@ -158,7 +158,9 @@ const scenarios: Record<string, () => Promise<void>> = {
     const messages = [];
     for await (const one of instances.messages("builder", argument)) messages.push(one);
     see(messages);
-    see(await errorOf(instances.get("builder", "..")));
+    await calls.run("builder", { tool: "guarded__look", instanceKey: ".." });
+    see((await instances.get("builder", "..")).instanceKey);
+    see(await errorOf(instances.get("builder", "")));
   },
 
   async errors() {
