@@ -373,9 +373,9 @@ class AsyncSchedules:
     resume = _of_schedules(Schedules.resume)
     remove = _of_schedules(Schedules.remove)
 
-    async def run(self, name: str) -> AsyncPendingCall:
+    async def run(self, name: str, *, request_key: str | None = None) -> AsyncPendingCall:
         """Fire a schedule now; see :meth:`~goondan_tasks.client.schedules.Schedules.run`."""
-        return AsyncPendingCall(await _of_schedules(Schedules.run)(self, name))
+        return AsyncPendingCall(await _of_schedules(Schedules.run)(self, name, request_key=request_key))
 
 
 async def _next_before(end: float, events: AsyncGenerator[FollowedEvent]) -> FollowedEvent | None:

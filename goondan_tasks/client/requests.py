@@ -70,5 +70,4 @@ class RequestClient(ClientConnection):
     def _once(self, key: str | None, content: Any) -> AbstractContextManager[str | None]:
         if key is None:
             return nullcontext()
-        seconds = max(1, round(self.settings.result_ttl_seconds))
-        return made_once(self._ledger, key, content, seconds=seconds)
+        return made_once(self._ledger, key, content, seconds=self.settings.result_ttl_seconds)

@@ -137,8 +137,10 @@ class Schedules:
             self._store.resume(self._one(name).schedule)
             return self._one(name)
 
-    def run(self, name: str) -> PendingCall:
+    def run(self, name: str, *, request_key: str | None = None) -> PendingCall:
         """Fire a schedule now, outside its slots, whether it is paused or not.
+
+        The same ``request_key`` is the same run, for a day.
 
         Raises:
             ScheduleNotFoundError: as :meth:`pause`.
@@ -146,7 +148,7 @@ class Schedules:
         with self._broker_errors():
             while True:
                 schedule = self._one(name).schedule
-                submission = self._store.outside_slots(schedule)
+                submission = self._store.outside_slots(schedule, request_key)
                 self._calls.listener.start()
                 [pending] = self._calls.pending([submission.id])
                 if self._store.run(schedule, submission, self._producer) != "stale":

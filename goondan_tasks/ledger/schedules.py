@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 #: how long a schedule is kept beyond its next slot, if no worker fires it
 TTL_SECONDS = 30 * 86_400
+#: how long the key of a run outside the slots is kept
+KEPT_SECONDS = 86_400
 #: how many schedules one look returns
 MOST_DUE = 100
 #: the owner of schedules that are made at run time
@@ -322,10 +324,20 @@ class ScheduleStore:
         with naming(*keys):
             return change.run(self._redis) == 1
 
-    def outside_slots(self, schedule: Schedule) -> Submission:
-        """Prepare a run outside the slots; for it, ``{{slot}}`` is the time of now."""
-        now = redis_time(self._redis)
-        event_id = schedule.event_id(f"{iso_time(now)}+{secrets.token_hex(4)}")
+    def outside_slots(self, schedule: Schedule, key: str | None = None) -> Submission:
+        """Prepare a run outside the slots; for it, ``{{slot}}`` is the time of now.
+
+        The same ``key`` is the same run, at the same time, for KEPT_SECONDS.
+        """
+        now, suffix = redis_time(self._redis), secrets.token_hex(4)
+        if key is not None:
+            name = self._keys.request_key(f"schedule {schedule.full_name} {schedule.digest} {key}")
+            with self._redis.pipeline() as pipe:
+                pipe.set(name, f"{now} {suffix}", nx=True, ex=KEPT_SECONDS)
+                pipe.get(name)
+                moment, suffix = pipe.execute()[1].decode().split()
+            now = float(moment)
+        event_id = schedule.event_id(f"{iso_time(now)}+{suffix}")
         return submission_of(schedule, slot_text(int(now)), now, event_id=event_id)
 
     def run(self, schedule: Schedule, submission: Submission, producer: str) -> Word:

@@ -223,9 +223,11 @@ def preferred_wait(prefer: str) -> int:
     return 0
 
 
+#: the header with which a request may be sent again
+REPEATABLE = "Idempotency-Key"
 #: the headers of requests that begin something
 BEGINNING: Mapping[str, Mapping[str, Any]] = {
-    "Idempotency-Key": {
+    REPEATABLE: {
         "description": "The same key with the same body begins nothing new, and has the same answer.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     },

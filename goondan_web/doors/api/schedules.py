@@ -8,7 +8,8 @@ from goondan_tasks.contract.errors import ScheduleNotFoundError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.ledger.schedules import ScheduleState
 from goondan_web.doors.api.operations import Asked, Content, Operation, Reply
-from goondan_web.doors.api.runs import CallView, RunView, TurnView
+from goondan_web.doors.api.runs import BEGINNING, REPEATABLE, CallView, RunView, TurnView
+from goondan_web.doors.api.turns import request_key
 from goondan_web.doors.api.wire import Listing, Omissible, Page, page_of
 
 
@@ -32,7 +33,7 @@ class Schedules:
 
     async def run_schedule(self, asked: Asked) -> Reply:
         """Fire a schedule now, outside its slots, whether it is paused or not."""
-        run = await self.client.schedules.run(asked.path["name"])
+        run = await self.client.schedules.run(asked.path["name"], request_key=request_key(asked))
         record = await self.client.record(run.id)
         view: RunView = TurnView.of(record) if is_event(record.call) else CallView.of(record)
         return Reply(view, 202, {"Location": view.links["self"]})
@@ -57,7 +58,16 @@ class Schedules:
             Operation(
                 "GET", "/v1/schedules", "schedules", "read", self.list_schedules, listed, query=Listing
             ),
-            Operation("POST", f"{path}/run", "schedules", "admin", self.run_schedule, begun, unknown),
+            Operation(
+                "POST",
+                f"{path}/run",
+                "schedules",
+                "admin",
+                self.run_schedule,
+                begun,
+                unknown,
+                headers={REPEATABLE: BEGINNING[REPEATABLE]},
+            ),
             Operation(
                 "POST",
                 f"{path}/pause",

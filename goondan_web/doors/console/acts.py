@@ -105,7 +105,7 @@ def _drain(acting: Acting) -> None:
 
 
 def _run_schedule(acting: Acting) -> None:
-    acting.client.schedules.run(acting.path["name"])
+    acting.client.schedules.run(acting.path["name"], request_key=acting.request_key)
 
 
 def _pause_schedule(acting: Acting) -> None:

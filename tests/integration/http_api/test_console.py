@@ -342,7 +342,10 @@ def test_schedule_is_run_paused_and_resumed(browser: TestClient, client: Client)
 
     try:
         assert "0 3 * * * (UTC): guarded__look to builder" in shown()
-        assert "has fired" in post(browser, f"schedules/{name}/run")
+        once = re.findall(r'name="once" value="([^"]*)"', shown())
+        for _ in range(2):  # the form is sent twice
+            assert "has fired" in post(browser, f"schedules/{name}/run", once=once[0])
+        assert "fired 1 times" in shown()
         assert "It is paused" in post(browser, f"schedules/{name}/pause", reason="repairs")
         [paused] = [one for one in client.schedules.list() if one.full_name == state.full_name]
         assert paused.paused is not None

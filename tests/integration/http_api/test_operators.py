@@ -179,11 +179,11 @@ def test_schedule_is_run_paused_and_resumed(http: TestClient, client: Client) ->
     client.schedules.add("nightly", "builder", every="1d", tool="guarded__look")
     path = "/v1/schedules/nightly"
 
-    run = http.post(f"{path}/run")
+    run, again = (http.post(f"{path}/run", headers={"Idempotency-Key": "at-nine"}) for _ in range(2))
     paused = http.post(f"{path}/pause", json={"reason": "holidays", "by": "ann"}).json()
     resumed = http.post(f"{path}/resume").json()
 
-    assert run.status_code == 202
+    assert (run.status_code, again.json()["id"]) == (202, run.json()["id"])
     assert client.pending(run.json()["id"]).result(PATIENCE).output == "gold"
     assert (paused["paused"]["reason"], resumed["paused"]) == ("holidays", None)
     assert [one["schedule"]["name"] for one in items(http, "/v1/schedules")] == ["nightly"]
