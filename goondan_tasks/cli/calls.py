@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from typing import Annotated, Any, cast
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -50,7 +51,7 @@ from goondan_tasks.cli.output import (
     show_progress,
     write_failure,
 )
-from goondan_tasks.cli.session import Session, takes_client
+from goondan_tasks.cli.session import Session, grouping, takes_client
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.contract.calls import CallFields
 from goondan_tasks.contract.errors import HandoffError, HandoffTimeoutError, WaitTimeout
@@ -70,9 +71,26 @@ CALL_COLUMNS: Columns[CallRecord] = {
 Agent = Annotated[str, argument("AGENT", "The agent to ask.", autocompletion=complete_agent)]
 Input = Annotated[Any, argument("INPUT", "Plain text, JSON text, @FILE, or - for stdin.", parser=parse_input)]
 EventType = Annotated[str | None, option("TYPE", "The event's type.", "--type")]
+TurnId = Annotated[str | None, name_option("T", "The Turn the call belongs to.", "--turn")]
+ToolCallId = Annotated[
+    str | None, name_option("TOOL_CALL_ID", "The call's id: the same id is the same call.", "--id")
+]
+
+
+def _takes_fields(**own: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of what is submitted to a command, which gets them as ``fields``."""
+
+    def fields(
+        instance: str | None, delay: float | None, at: datetime | None, **given: Any
+    ) -> dict[str, Any]:
+        return {"instance_key": instance, **given, **moment_fields(delay, at)}
+
+    of_all = {"auth": Auth, "origin": Origin, "delay": Delay, "at": At}
+    return grouping("fields", {"instance": Instance, **own, **of_all}, fields)
 
 
 @takes_client
+@_takes_fields(turn_id=TurnId, tool_call_id=ToolCallId)
 def call(
     session: Session,
     client: Client,
@@ -81,16 +99,8 @@ def call(
         str, argument("TOOL", "The tool's full name, such as bash__exec.", autocompletion=complete_tool)
     ],
     args: Annotated[Any, argument("ARGS", "JSON text, @FILE, or - for stdin.", parser=parse_json)] = None,
-    instance: Instance = None,
-    turn: Annotated[str | None, name_option("T", "The Turn the call belongs to.")] = None,
-    tool_call_id: Annotated[
-        str | None,
-        name_option("TOOL_CALL_ID", "The call's id: the same id is the same call.", "--id"),
-    ] = None,
-    auth: Auth = None,
-    origin: Origin = None,
-    delay: Delay = None,
-    at: At = None,
+    *,
+    fields: CallFields,
     timeout: Timeout = None,
     detach: Annotated[bool, flag("Print the call's id and do not wait.", "--detach")] = False,
 ) -> None:
@@ -100,10 +110,6 @@ def call(
     """
     if detach and timeout is not None:
         raise typer.BadParameter("--timeout does not go with --detach, which does not wait.")
-    fields = CallFields(
-        instance_key=instance, turn_id=turn, tool_call_id=tool_call_id, auth=auth, origin=origin
-    )
-    fields.update(cast("CallFields", moment_fields(delay, at)))
     pending = client.submit(agent, tool, args, **fields)
     if detach:
         return session.output.give({"id": pending.id}, pending.id)
@@ -113,19 +119,14 @@ def call(
 
 
 @takes_client
+@_takes_fields(event_type=EventType, output_schema=OutputSchema, keep=Keep)
 def request(
     session: Session,
     client: Client,
     agent: Agent,
     input: Input,
-    instance: Instance = None,
-    event_type: EventType = None,
-    auth: Auth = None,
-    origin: Origin = None,
-    output_schema: OutputSchema = None,
-    delay: Delay = None,
-    at: At = None,
-    keep: Keep = None,
+    *,
+    fields: EventFields,
     timeout: Annotated[
         float,
         seconds_option("Wait at most S seconds, then tell the agent to stop.", parser=parse_positive_seconds),
@@ -137,15 +138,6 @@ def request(
     The exit code is 0 if the agent answers, 1 if it fails, 4 if it does not answer in time.
     """
     output, is_shown = session.output, False
-    fields = EventFields(
-        instance_key=instance,
-        event_type=event_type,
-        auth=auth,
-        origin=origin,
-        output_schema=output_schema,
-        keep=keep,
-    )
-    fields.update(cast("EventFields", moment_fields(delay, at)))
     if detach:
         receipt = accepted(client.ask(agent, input, timeout=timeout, **fields)[0])
         return output.give(receipt.to_wire(), receipt.id)
@@ -174,25 +166,12 @@ def request(
 
 
 @takes_client
-def send(
-    session: Session,
-    client: Client,
-    agent: Agent,
-    input: Input,
-    instance: Instance = None,
-    event_type: EventType = None,
-    auth: Auth = None,
-    origin: Origin = None,
-    delay: Delay = None,
-    at: At = None,
-    keep: Keep = None,
-) -> None:
+@_takes_fields(event_type=EventType, keep=Keep)
+def send(session: Session, client: Client, agent: Agent, input: Input, *, fields: EventFields) -> None:
     """Send an agent an event and print its id, for `goondan trace` and `goondan result`.
 
     The exit code is 0 as soon as the event is in the agent's mailbox, or scheduled.
     """
-    fields = EventFields(instance_key=instance, event_type=event_type, auth=auth, origin=origin, keep=keep)
-    fields.update(cast("EventFields", moment_fields(delay, at)))
     sent = client.send(agent, input, **fields)
     session.output.give(sent.to_wire(), sent.id)
 

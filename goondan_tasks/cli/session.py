@@ -209,7 +209,7 @@ class Choice:
 def takes_filter(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of a filter of calls, or some of them, to a command, which gets them as ``wanted``."""
     options = {name: _OF_CALLS[name] for name in names or _OF_CALLS}
-    return _grouping("wanted", options, lambda **given: CallFilter(**given))  # type: ignore[typeddict-item]
+    return grouping("wanted", options, lambda **given: CallFilter(**given))  # type: ignore[typeddict-item]
 
 
 def takes_choice(*names: str, **own: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -228,10 +228,10 @@ def takes_choice(*names: str, **own: Any) -> Callable[[Callable[..., None]], Cal
         return Choice(ids or (), agent, CallFilter(**given), dry_run, yes)  # type: ignore[typeddict-item]
 
     flags = {"everything": All, "dry_run": DryRun, "yes": Yes}
-    return _grouping("choice", {"ids": Ids, "agent": OfAgent, **fields, **flags}, choose)
+    return grouping("choice", {"ids": Ids, "agent": OfAgent, **fields, **flags}, choose)
 
 
-def _grouping(
+def grouping(
     name: str, options: Mapping[str, Any], group: Callable[..., Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter ``name`` of a command by options, which ``group`` makes its value of."""

@@ -16,12 +16,6 @@ from goondan_tasks.cli.live_output import write_or_watch
 from goondan_tasks.cli.options import (
     CallId,
     OfAgent,
-    OfCode,
-    OfFingerprint,
-    OfInstance,
-    OfSubject,
-    OfText,
-    OfTool,
     Watch,
     argument,
     complete_call,
@@ -41,7 +35,7 @@ from goondan_tasks.cli.output import (
     make_table,
     named_message,
 )
-from goondan_tasks.cli.session import Session, require_agent, takes_client, takes_session
+from goondan_tasks.cli.session import Session, require_agent, takes_client, takes_filter, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.contract.errors import CallNotFoundError
 from goondan_tasks.contract.messages import epoch_milliseconds
@@ -86,17 +80,14 @@ Until = Annotated[float | None, seconds_option("Only calls queued at least S sec
 
 
 @takes_client
+@takes_filter("tool", "instance", "code", "text", "subject", "fingerprint")
 def calls(
     session: Session,
     client: Client,
     agent: OfAgent = None,
     limit: Annotated[int, option("N", "Show at most N calls.", min=1, max=MOST_ROWS)] = 20,
-    tool: OfTool = None,
-    instance: OfInstance = None,
-    code: OfCode = None,
-    text: OfText = None,
-    subject: OfSubject = None,
-    fingerprint: OfFingerprint = None,
+    *,
+    wanted: CallFilter,
     since: Since = None,
     until: Until = None,
     status: Annotated[CallStatus | None, typer.Option(help="Only calls with this status.")] = None,
@@ -108,9 +99,7 @@ def calls(
     A filter looks at 20,000 calls between --since and --until, and says how to go on. A call takes one
     line: cells that do not fit are cut, and a narrow terminal omits year, instance and worker.
     """
-    ages = CallFilter(older_than=until, newer_than=since)
-    about = CallFilter(code=code, text=text, subject=subject, fingerprint=fingerprint)
-    wanted = CallFilter(tool=tool, instance=instance, status=status, **about, **ages)
+    wanted = CallFilter(**{**wanted, "status": status, "older_than": until, "newer_than": since})
     columns: Columns[CallRecord] = {
         "queued": lambda record: session.output.time(record.queued_at),
         **CALL_COLUMNS,
