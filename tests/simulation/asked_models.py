@@ -1,7 +1,9 @@
 """Turns that ask models through calls: a run that replaces another one gets the same answers, paid once."""
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 from redis import Redis
 
 from broker_config import serializer
+from broker_config.scripts import ScriptCall
 from goondan_tasks.authoring.handoff import outside_call
 from goondan_tasks.contract.calls import identity_of, new_call, queue_element
 from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
@@ -26,8 +29,9 @@ from tests.simulation.scripts import load_scripts
 from tests.simulation.trips import Program, ProgramDiedError
 from tests.simulation.world import AGENT, LEASE, QUEUES, BrokenPromiseError, Held, KnownCall, Parts, Worker
 from workers.cancellation import Cancellation
-from workers.thinking.model_calls import AskedRequests, ModelCallError, Models, tool_part
+from workers.thinking.model_calls import AskedRequests, ModelCallError, Models, ask_model_script, tool_part
 from workers.thinking.model_request import ModelAnswer, ModelRequest
+from workers.turns.steps import patiently
 
 MODEL = "m"
 MODEL_TOOL = f"{SYSTEM_TOOL}__{tool_part(MODEL)}"
@@ -158,13 +162,27 @@ def _think(world: ModelsWorld, worker: Worker, held: Held) -> Thinking:
         return _Results(look)
 
     asker = SimpleNamespace(name=AGENT, instance_key=run.call.instance_key)
-    tools: Any = SimpleNamespace(asker=asker, new_call=make, results=results, cancellation=Cancellation())
     redis, keys = world.program(worker).redis, world.ledger.keys
+
+    def post(script_call: ScriptCall[Any], *, is_awaited: bool) -> "Future[Any]":
+        answer: Future[Any] = Future()
+        answer.set_result(patiently(partial(script_call.run, redis)))
+        return answer
+
+    tools: Any = SimpleNamespace(
+        asker=asker,
+        new_call=make,
+        results=results,
+        cancellation=Cancellation(),
+        handoffs=SimpleNamespace(post=post),
+    )
     asked = AskedRequests(
         run.call.turn_id, keys.asked_models(f"{run.id}.{run.retries}"), "t", 86_400, run.attempt > 1
     )
     resources: Any = {MODEL: SimpleNamespace(name=MODEL, spec=SimpleNamespace(timeout_seconds=60.0))}
-    models = Models(tools, redis, keys, 3600.0, resources, Path(), lambda: None, {}, asked)
+    models = Models(
+        tools, redis, keys, 3600.0, resources, Path(), lambda: None, {}, ask_model_script(), asked
+    )
 
     async def think() -> None:
         for step in range(REQUESTS):

@@ -281,9 +281,9 @@ _MODELS = [
     ),
     (
         "nobody knows what a Turn has asked",
-        "pipe.hset(place.key, place.field, asked)",
-        "pipe.ping()",
-        f"{_MODEL_CALLS}._put",
+        "redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])",
+        "",
+        "",
     ),
     (
         "an answer that is stored is paid again",

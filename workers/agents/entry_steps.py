@@ -3,7 +3,6 @@
 Written once, as coroutines. For plain code, :func:`in_plain_code` runs them on the caller's thread.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self
 
 from goondan_tasks.authoring.extension_api import StepResult
 from goondan_tasks.contract.calls import identity_of
@@ -28,17 +27,16 @@ from goondan_tasks.contract.messages import (
 from goondan_tasks.contract.model_messages import StepCallResult
 from goondan_tasks.contract.names import call_identity
 from goondan_tasks.contract.on_error import OnError
-from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.history import RecordedStep, ReplyCalls, StepCall, StepRecord, TurnCalls
 
 #: a call as an agent writes it
 from workers.agents.call_services import AgentTools
+from workers.agents.handoffs import answer_to
 from workers.turns.pipeline import CoreOutcome, in_plain_code, may_block
 from workers.turns.steps import OpenStep, StepRequest, Steps
 from workers.turns.turn_state import TurnState
 
 StepsNow = Callable[[], Steps]
-T = TypeVar("T")
 
 
 class CallWatch(Protocol):
@@ -149,7 +147,7 @@ class EntryStep(RecordedStep):
         unkept = self._steps.unkept(step)
         self._record = unkept.record
         self._kept = self._tools.handoffs.post(unkept.script_call, is_awaited=not self._goes_along)
-        if not self._goes_along and not await self._answer(self._kept):
+        if not self._goes_along and not await answer_to(self._kept, is_async=self.is_async):
             opened = partial(self._steps.opened_before, unkept.record)
             self._record = await may_block(opened, is_async=self.is_async)
         else:
@@ -159,17 +157,6 @@ class EntryStep(RecordedStep):
     def _goes_along(self) -> bool:
         """Whether what is stored goes with the next call: the Turn thinks, and runs no extension's code."""
         return self._conversation is not None and self._turn.prepares_at_once
-
-    async def _answer(self, posted: "Future[T]") -> T:
-        """Wait for the answer of a script call.
-
-        Raises:
-            RecordDamagedError: the contents of a key are those of another program.
-        """
-        with naming():
-            if self.is_async and not posted.done():  # a cancelled wait must not cancel the writer's future
-                await asyncio.shield(asyncio.wrap_future(posted))
-            return posted.result()
 
     def _prepare(self) -> OpenStep:
         self._steps = self._turn.steps_now()
@@ -222,7 +209,7 @@ class EntryStep(RecordedStep):
             for call in calls.submitted()
         ]
         if self._kept is not None:
-            await self._answer(self._kept)
+            await answer_to(self._kept, is_async=self.is_async)
         if watch is not None:
             await _announce(watch, calls, submitted)
         on_result = None if watch is None else watch.answered
@@ -231,7 +218,7 @@ class EntryStep(RecordedStep):
             noting = self._steps.store.noting(record, [result.meta.id for result in results])
             noted = self._tools.handoffs.post(noting, is_awaited=not self._goes_along)
             if not self._goes_along:
-                await self._answer(noted)
+                await answer_to(noted, is_async=self.is_async)
         answered = calls.answered(results)
         self._calls += [call.to_wire() for call in requested]
         self._results += answered

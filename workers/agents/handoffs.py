@@ -1,5 +1,6 @@
 """Submits the calls and events of a worker process's runs, and delivers their results."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -26,6 +27,7 @@ from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.contract.moments import Moment
 from goondan_tasks.contract.on_error import OnError
 from goondan_tasks.contract.redaction import KNOWN_SECRETS
+from goondan_tasks.contract.table_rows import naming
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import NO_CALL, Admission, CallRecord, damaged
 from goondan_tasks.ledger.submission import Submission, conflict_of
@@ -34,6 +36,18 @@ from workers.cancellation import Cancellation
 logger = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+
+async def answer_to(posted: "Future[T]", *, is_async: bool = True) -> T:
+    """Wait for what :meth:`Handoffs.post` returned; in plain code this blocks.
+
+    Raises:
+        RecordDamagedError: the contents of a key are those of another program.
+    """
+    with naming():
+        if is_async and not posted.done():  # a cancelled wait must not cancel the writer's future
+            await asyncio.shield(asyncio.wrap_future(posted))
+        return posted.result()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from workers.results import Suspension
 from workers.revisions.bundle_changes import BundleChanges, revision_block
 from workers.revisions.revision import Revision
 from workers.thinking.agent_contexts import AgentContexts
-from workers.thinking.model_calls import OpenRequests, model_tool
+from workers.thinking.model_calls import OpenRequests, ask_model_script, model_tool
 from workers.thinking.model_providers import ModelProviders
 from workers.thinking.turn import Thinking
 from workers.tools.registry import Registry
@@ -97,6 +97,7 @@ class RevisionFactory:
             settings.queue_timeout_seconds,
             settings.result_ttl_seconds,
             open_requests,
+            ask_model_script(),
         )
         for provider in models.by_model.values():
             registry.add_system_tool(model_tool(provider, ledger.redis, ledger.keys, open_requests))

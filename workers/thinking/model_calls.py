@@ -11,8 +11,10 @@ not in the call's arguments.
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +24,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
+from broker_config.scripts import Script, ScriptCall
 from goondan_tasks.authoring.tool_api import ToolContext
 from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.resources import ModelResource
@@ -33,6 +36,7 @@ from goondan_tasks.contract.table_rows import naming, only_advice
 from goondan_tasks.contract.wording import hint
 from goondan_tasks.ledger.limiter import token_limit
 from workers.agents.call_services import AgentTools
+from workers.agents.handoffs import answer_to
 from workers.instances.outputs import read_part
 from workers.thinking.model_request import ModelAnswer, ModelRequest
 from workers.thinking.providers import ModelProvider
@@ -75,8 +79,13 @@ def tool_part(model: str) -> str:
 
 
 #: the requests of this worker's Turns that have no answer yet, by their keys, and whether a client follows
-#: the Turn: the worker that has put a request into Redis does not read it from there
-OpenRequests = dict[str, tuple[ModelRequest, bool]]
+#: the Turn, once Redis has the request: the worker that has put it there does not read it
+OpenRequests = dict[str, tuple[ModelRequest, Future[bool]]]
+
+
+def ask_model_script() -> Script:
+    """Return the script that stores a request."""
+    return Script.read(files("goondan_tasks.history") / "scripts", "ask_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +103,9 @@ class ModelTool:
         key, followed = self.keys.model_request(call_id), self.keys.turn_stream(input["event"])
         known = self.open_requests.get(key)
         if known is None:
-            known = await asyncio.to_thread(partial(self._read, key, followed))
-        request, is_followed = known
+            request, is_followed = await asyncio.to_thread(partial(self._read, key, followed))
+        else:
+            request, is_followed = known[0], await answer_to(known[1])
         stream = TurnStream(self.redis, self.keys, input["event"], is_followed)
         with described(ctx, self.provider.resource.spec) as asked:
             answer = asked.answer = await self._ask(request, stream, input["step"])
@@ -214,6 +224,7 @@ class Models:
     #: saves the conversation before each request; may block
     write: Callable[[], None]
     open_requests: OpenRequests
+    script: Script
     #: set for the requests of the Turn's own Steps; the others are repeated only if they are equal
     asked: AskedRequests | None = None
     #: the keys of requests that were answered or cancelled
@@ -268,19 +279,23 @@ class Models:
         key = self.keys.model_request(identity_of(call))
         # expires only if this run dies and no other takes its place
         ttl = round(2 * self.queue_timeout_seconds + self.resources[model].spec.timeout_seconds)
-        body, stream = None if earlier else request.json, self.keys.turn_stream(event_id)
-        put = partial(self._put, key, body, ttl, place=place, asked=f"{step} {digest}", stream=stream)
-        is_followed = await asyncio.to_thread(put)
+        script_call = self._put(
+            key, b"" if earlier else request.json, ttl, place, f"{step} {digest}", event_id
+        )
+        await asyncio.to_thread(self.write)
+        # it runs before the call, in the same packet
+        put = self.tools.handoffs.post(script_call, is_awaited=False)
         if earlier is None:
-            self.open_requests[key] = request, is_followed
+            self.open_requests[key] = request, put
         try:
-            return await self._answer(model, call, key), digest
+            return await self._answer(model, call, key, put), digest
         finally:
             self.open_requests.pop(key, None)
 
-    async def _answer(self, model: str, call: ToolCall, key: str) -> ModelAnswer:
+    async def _answer(self, model: str, call: ToolCall, key: str, put: Future[bool]) -> ModelAnswer:
         try:
             [result] = await self.tools.results([call])
+            await answer_to(put)
         except asyncio.CancelledError:
             cancellation = self.tools.cancellation
             if cancellation.is_set() and not cancellation.is_taken_over:
@@ -319,31 +334,16 @@ class Models:
         return (int(step), digest) if has_ended or (status and is_stored) else None
 
     def _put(
-        self, key: str, request: bytes | None, ttl: int, *, place: Place | None, asked: str, stream: str
-    ) -> bool:
-        """Store a request, or keep it if it is ``None``, and store in its place what is asked.
+        self, key: str, request: bytes, ttl: int, place: Place | None, asked: str, event_id: str
+    ) -> ScriptCall[bool]:
+        """Return what stores a request, or keeps it if it is empty, and stores in its place what is asked.
 
-        Return whether there is the ``stream`` of the Turn's events.
+        Its answer is whether there is the stream of the Turn's events.
         """
-        self.write()
-
-        def put() -> bool:
-            with naming(key, *([] if place is None else [place.key])), self.redis.pipeline(False) as pipe:
-                pipe.exists(stream)
-                if request is None:
-                    pipe.expire(key, ttl)
-                else:
-                    pipe.set(key, request, ex=ttl)
-                if place is not None:
-                    pipe.hset(place.key, place.field, asked)
-                    pipe.expire(place.key, place.ttl)
-                if self._done:
-                    pipe.unlink(*self._done)
-                return bool(pipe.execute()[0])
-
-        is_followed = patiently(put)
-        self._done.clear()
-        return is_followed
+        done, self._done = self._done, []
+        places, name, lives = (key, "", 0) if place is None else (place.key, place.field, place.ttl)
+        keys = [key, self.keys.turn_stream(event_id), places, *done]
+        return ScriptCall(self.script, keys, [ttl, request, name, asked, lives], bool)
 
     def _stored(self, path: str) -> Any:
         """Read an answer that was too large for the call's result."""

@@ -19,6 +19,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
+from broker_config.scripts import Script
 from goondan_tasks.authoring.agent_api import AgentContext
 from goondan_tasks.authoring.extension_api import AgentStep
 from goondan_tasks.authoring.handoff import compile_output_schema
@@ -95,6 +96,7 @@ class Thinking:
     #: how long the ledger keeps the answers of models, in seconds
     result_ttl_seconds: int
     open_requests: OpenRequests
+    ask_model: Script
 
     @cached_property
     def _prompts(self) -> Mapping[str, str]:
@@ -222,6 +224,7 @@ class Thinking:
             workdir,
             conversation.write,
             self.open_requests,
+            self.ask_model,
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +24,7 @@ from workers.turns import steps
 
 def test_a_model_that_the_bundle_does_not_have_is_named_with_the_nearest(tmp_path: Path) -> None:
     nothing: Any = None
-    models = Models(nothing, nothing, nothing, 60, {"small": nothing}, tmp_path, lambda: None, {})
+    models = Models(nothing, nothing, nothing, 60, {"small": nothing}, tmp_path, lambda: None, {}, nothing)
     with pytest.raises(ConfigError, match="The bundle has no Model 'smal'") as caught:
         asyncio.run(models.ask_first(["smal"], ModelRequest("", ()), step=0, event_id=""))
     assert caught.value.code == "E_CONFIG_REF_NOT_FOUND"
@@ -72,9 +73,11 @@ def test_a_request_of_the_same_worker_is_not_read_from_redis(is_own: bool) -> No
 
     ctx: Any = SimpleNamespace(agent_name="a", instance_key="k", turn_id="t", tool_call_id="c")
     key, provider = Keys().model_request(call_identity("a", "k", "t", "c")), cast("ModelProvider", Provider())
+    put: Future[bool] = Future()
+    put.set_result(False)
     with fakeredis.FakeRedis() as redis:
         redis.set(key, ModelRequest("from Redis", ()).json)
-        known: OpenRequests = {key: (ModelRequest("its own", ()), False)} if is_own else {}
+        known: OpenRequests = {key: (ModelRequest("its own", ()), put)} if is_own else {}
         tool = ModelTool(provider, redis, Keys(), known)
         answer = asyncio.run(tool(ctx, {"event": "e", "step": 0}))
     assert answer.text == ("its own" if is_own else "from Redis")
