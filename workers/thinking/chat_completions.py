@@ -41,15 +41,13 @@ def lenient(model: "Model") -> "Model":
     kind = type(f"Lenient{type(model).__name__}", (_Whole, type(model)), {})
     made: Any = object.__new__(kind)
     vars(made).update(vars(model))
-    completions = made.client.chat.completions
-    completions.create = partial(_create, completions.create)
+    made.client.chat.completions.create = partial(_create, made.client.post)
     return made  # type: ignore[no-any-return]
 
 
 async def _create(
-    create: Callable[..., Awaitable[Any]],
+    post: Callable[..., Awaitable[Any]],
     *,
-    model: str,
     stream: bool,
     timeout: Any,
     extra_headers: Any,
@@ -58,16 +56,19 @@ async def _create(
 ) -> Any:
     """Ask for a completion; the fields of the body are sent as they are.
 
-    The SDK would look through each of them for values that are not JSON yet. The library gives it none, and
-    that took half of the time of a request.
+    The SDK's own method would look through each of them for values that are not JSON yet. The library gives
+    it none, and that took half of the time of a request.
     """
-    return await create(
-        model=model,
-        messages=[],
+    from openai import AsyncStream
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+    return await post(
+        "/chat/completions",
+        body={**body, "stream": stream},
+        options={"headers": extra_headers, "timeout": timeout, "extra_json": extra_body or {}},
+        cast_to=ChatCompletion,
         stream=stream,
-        timeout=timeout,
-        extra_headers=extra_headers,
-        extra_body={**body, **(extra_body or {})},
+        stream_cls=AsyncStream[ChatCompletionChunk],
     )
 
 
@@ -92,6 +93,10 @@ def _repaired(call: Any) -> Any:
     """Return a call whose id, type, name and arguments are texts; one without a function as it is."""
     from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
+    function = call.function if isinstance(call, ChatCompletionMessageFunctionToolCall) else None
+    texts = (call.id, getattr(function, "name", None), getattr(function, "arguments", None))
+    if call.id and call.type == "function" and all(isinstance(text, str) for text in texts):
+        return call
     fields = call.model_dump(warnings=False)
     function = fields.get("function")
     if not isinstance(function, Mapping):
