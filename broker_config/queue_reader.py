@@ -60,6 +60,20 @@ class _Posted(NamedTuple):
     receiver: Receiver
 
 
+@dataclass(frozen=True, slots=True)
+class _ReportingLoss:
+    """Reports an error of its block; a generator would take four times as long."""
+
+    report: Callable[[BaseException], None]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.report(error)
+
+
 class QueueReader:
     """Reserves messages, and sends script calls in the same trips. Any thread may :meth:`wake` it.
 
@@ -74,6 +88,7 @@ class QueueReader:
         #: Redis's id of the connection; 0 if the user may not ask for it
         self._client_id = 0
         self._is_waiting = False
+        self._reporting_loss = _ReportingLoss(self._report_loss)
         self._reservations = ReservationFactory()
         #: the queues that may hold messages, in the order in which they are read
         self._hot: dict[str, None] = {}
@@ -105,14 +120,14 @@ class QueueReader:
         """
         commands = self._take_unsent()
         if commands:
-            with self._reporting_loss():
+            with self._reporting_loss:
                 self._write(commands)
 
     def settle(self) -> None:
         """Send what was posted, and deliver all outstanding answers. Raises as :meth:`send` does."""
         self.send()
         while self._unanswered.due:  # scripts unknown to Redis are sent again
-            with self._reporting_loss():
+            with self._reporting_loss:
                 self._settle()
             self.send()
 
@@ -127,7 +142,7 @@ class QueueReader:
         served = frozenset(queues)
         hot = list(itertools.islice((queue for queue in self._hot if queue in served), MOST_HOT))
         commands = self._take_unsent()
-        with self._reporting_loss():
+        with self._reporting_loss:
             if hot:
                 reservation = self._reservations.make(hot, credit, extra)
                 self._write([*commands, reservation.script_call.command])
@@ -258,23 +273,15 @@ class QueueReader:
         self._client_id = client_id if isinstance(client_id, int) else 0
         self._is_connected = True
 
-    @contextlib.contextmanager
-    def _reporting_loss(self) -> Any:
-        """Give every receiver the error if the connection is lost.
+    def _report_loss(self, error: BaseException) -> None:
+        """Give every receiver the error: the connection is lost.
 
-        After any other error, too, the connection is closed: the answers that are left in it would go to
-        the receivers of later commands.
+        After an error of another kind, too, the connection is closed: the answers that are left in it would
+        go to the receivers of later commands.
         """
-        lost: RedisError | None = RedisConnectionError("closed, because an answer could not be handled")
-        try:
-            yield
-            lost = None
-        except RedisError as error:
-            lost = error
-            raise
-        finally:
-            if lost is not None:
-                self.close()
-                self._unsent, self._unconfirmed = [], None
-                for posted in self._unanswered.give_up():
-                    posted.receiver(lost)
+        if not isinstance(error, RedisError):
+            error = RedisConnectionError("closed, because an answer could not be handled")
+        self.close()
+        self._unsent, self._unconfirmed = [], None
+        for posted in self._unanswered.give_up():
+            posted.receiver(error)
