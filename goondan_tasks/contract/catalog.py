@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from pydantic import ValidationError
 
+from broker_config import serializer
 from goondan_tasks.contract.messages import JsonObject, WireModel, faults_of
 from goondan_tasks.contract.model_arguments import (
     DATA,
@@ -272,6 +273,11 @@ class ToolCatalog(Sequence[CatalogItem]):
     @cached_property
     def _by_name(self) -> dict[str, CatalogItem]:
         return {item.name: item for item in self.items}
+
+    @cached_property
+    def json(self) -> bytes:
+        """The catalog in the specification's own form (003 §11.2), as JSON."""
+        return serializer.encode(self.to_wire())
 
     @cached_property
     def _original(self) -> dict[str, str]:

@@ -98,7 +98,9 @@ class OpenStep:
         layers: Sequence[Layer],
         onion: HeldOnion,
         around: AroundStep | None = None,
+        last: ToolCatalog | None = None,
     ) -> None:
+        """``last`` is a catalog to use again if it has the same tools, so that its JSON is made once."""
         #: the catalog that the middlewares begin with
         self._offered = tuple(tools.items())
         context.tool_catalog = list(self._offered)
@@ -106,7 +108,7 @@ class OpenStep:
         self.tools = tools
         #: what the model may call
         self.catalog = ToolCatalog(())
-        self.catalog_json = b""
+        self._last = last
         #: the model's other input, highest priority first
         self.blocks: tuple[JsonObject, ...] = ()
         #: whether its middlewares may still run
@@ -121,8 +123,9 @@ class OpenStep:
         if not isinstance(context.tool_catalog, Iterable):
             raise MiddlewareError(f"The catalog of the Step is a list, not {context.tool_catalog!r:.200}.")
         known = {id(item) for item in self._offered}
-        items = (item if id(item) in known else _item(item) for item in context.tool_catalog)
-        self.catalog = ToolCatalog(tuple(items))
+        items = tuple(item if id(item) in known else _item(item) for item in context.tool_catalog)
+        last = self._last
+        self.catalog = last if last is not None and last.items == items else ToolCatalog(items)
         self.blocks = _blocks(context.blocks)
         return await self._onion.pause()
 
@@ -164,7 +167,6 @@ class OpenStep:
     def record(self, bundle_ref: str | None = None) -> StepRecord:
         """Return the Step's record; ``bundle_ref`` is its revision of the bundle."""
         context = self.context
-        self.catalog_json = serializer.encode(self.catalog.to_wire())
         return StepRecord(
             id=context.step_id,
             agent_name=context.agent_name,
@@ -172,7 +174,7 @@ class OpenStep:
             turn_id=context.turn_id,
             trace_id=context.trace_id,
             index=context.step_index,
-            catalog=digest_of_catalog(self.catalog_json),
+            catalog=digest_of_catalog(self.catalog.json),
             blocks=self.blocks,
             origins=self.tools.origins(),
             bundle_ref=bundle_ref,
@@ -267,6 +269,8 @@ class Steps:
     first_blocks: Callable[[ToolCall], list[JsonObject]] | None = None
     bundle_ref: str | None = None
     _known: OrderedDict[str, _KnownStep] = field(default_factory=OrderedDict)
+    #: the catalog of each agent's latest Step
+    _catalogs: dict[str, ToolCatalog] = field(default_factory=dict)
     #: all Steps that are still referenced, open or not
     _held: WeakSet[OpenStep] = field(default_factory=WeakSet)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -339,12 +343,13 @@ class Steps:
         agent, turn = record.agent_name, (record.instance_key, record.turn_id)
         tools, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
         left = LeftTools(registered=step.tools.passed_on(record.id, tools, gone), unregistered=sorted(gone))
-        script_call = self.store.keeping(record, step.catalog_json, message=message, left=left)
+        script_call = self.store.keeping(record, step.catalog.json, message=message, left=left)
         return UnkeptStep(record, left, script_call, begun_at)
 
     def note_opened(self, step: OpenStep, unkept: UnkeptStep) -> None:
         """Admit the calls of a Step here."""
         record = unkept.record
+        self._catalogs[record.agent_name] = step.catalog
         self._remember(KeptStep(record, step.catalog, unkept.begun_at + self.store.ttl_seconds))
         turn = (record.instance_key, record.turn_id)
         self.registry.dynamic.told(record.agent_name, turn, unkept.left.unregistered)
@@ -471,12 +476,14 @@ class Steps:
             self.registry.dynamic.of(call.agent_name, turn),
             carried,
         )
+        layers = self.pipelines.layers(call.agent_name, "step")
         step = OpenStep(
             context,
             tools,
-            layers=self.pipelines.layers(call.agent_name, "step"),
+            layers=layers,
             onion=onion,
             around=self.pipelines.v1.around_step(call, context),
+            last=None if layers else self._catalogs.get(call.agent_name),  # these may change what it holds
         )
         with self._lock:
             self._held.add(step)
