@@ -424,8 +424,8 @@ def message_of(result: StepCallResult, turn_id: str) -> Message:
 
 def told_images(output: Any) -> list[str | ToolImage] | None:
     """Return the texts and images of a ``tool-result`` part's output; ``None`` if it holds no image."""
-    is_error = _is_typed(output) and output["type"].startswith("error")
-    return None if is_error else parts_of(output["value"] if _is_typed(output) else output)
+    kind, value = _kind_and_value(output)
+    return None if kind.startswith("error") else parts_of(value)
 
 
 def told_text(output: Any) -> tuple[str, bool]:
@@ -433,18 +433,22 @@ def told_text(output: Any) -> tuple[str, bool]:
 
     A note stands for each image.
     """
-    is_error = _is_typed(output) and output["type"].startswith("error")
-    value = output["value"] if _is_typed(output) else output
+    kind, value = _kind_and_value(output)
+    is_error = kind.startswith("error")
     error = value.get("error") if is_error and isinstance(value, Mapping) else None
     if isinstance(error, Mapping):
         lines = (f"{error.get('code')}: {error.get('message')}", error.get("suggestion"))
         return "\n".join(filter(None, lines)), True
-    parts = told_images(output)
+    parts = None if is_error else parts_of(value)
     if parts is not None:
         return "\n".join(part if isinstance(part, str) else part.note for part in parts), False
-    if _is_typed(output) and output["type"] == "content" and all(map(_is_text, value)):
+    if kind == "content" and all(map(_is_text, value)):
         return "\n".join(part["text"] for part in value), False
     return value if isinstance(value, str) else serializer.encode(value).decode(), is_error
+
+
+def _kind_and_value(output: Any) -> tuple[str, Any]:
+    return (output["type"], output["value"]) if _is_typed(output) else ("", output)
 
 
 def _is_text(part: Any) -> bool:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
+from broker_config import serializer
 from goondan_tasks.contract.wording import are_plain
 
 MASK = "***"
@@ -232,6 +233,15 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
         return {mapped(key, change): mapped(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [mapped(item, change) for item in value]
+    return value
+
+
+def well_formed(value: Any) -> Any:
+    """Return a JSON value as :func:`serializer.well_formed` leaves its texts; almost all are so already."""
+    try:
+        serializer.encode(value)
+    except serializer.NotJsonError:
+        return mapped(value, serializer.well_formed)
     return value
 
 

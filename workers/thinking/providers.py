@@ -38,7 +38,7 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.contract.messages import JsonObject, call_part
 from goondan_tasks.contract.model_messages import told_images, told_text
-from goondan_tasks.contract.redaction import KNOWN_SECRETS, mapped
+from goondan_tasks.contract.redaction import KNOWN_SECRETS, well_formed
 from goondan_tasks.contract.tool_images import ToolImage
 from workers.thinking.call_arguments import read_arguments, sendable_arguments
 from workers.thinking.chat_completions import lenient, new_id, token_count
@@ -96,6 +96,8 @@ _URL_PARAMETERS = ("base_url", "azure_endpoint", "api_base")
 _NO_KEY = "none"
 
 _LONGEST_MESSAGE = 2_000
+#: told of a tool's blank output, which some providers refuse
+_NO_OUTPUT = "(no output)"
 
 #: the size limits of an answer. In memory it takes several times as much; in a stream, a few characters may
 #: take hundreds of bytes
@@ -427,11 +429,11 @@ def _adapter() -> "TypeAdapter[ModelResponse]":
 
 
 def _answer(response: "ModelResponse") -> ModelAnswer:
-    dumped = mapped(_adapter().dump_python(response, mode="json", warnings=False), serializer.well_formed)
+    dumped = well_formed(_adapter().dump_python(response, mode="json", warnings=False))
     parts, usage, reason = dumped["parts"], response.usage, response.finish_reason
     for part, given in zip(parts, response.parts, strict=True):
         if part["part_kind"] == "tool-call":  # dumping changes numbers that no float holds
-            part["args"] = mapped(getattr(given, "args", None), serializer.well_formed)
+            part["args"] = well_formed(getattr(given, "args", None))
     content = [_part(part, is_cut=reason == "length" and part is parts[-1]) for part in parts]
     calls = [part for part in content if part["type"] == "tool-call"]
     _make_ids_unique(calls)
@@ -554,7 +556,7 @@ def _library_result(part: JsonObject, *, takes_images: bool) -> Any:
 
     text, failed = told_text(part["output"])
     parts = told_images(part["output"]) if takes_images else None
-    content = text if parts is None else list(map(_library_content, parts))
+    content = (text if text.strip() else _NO_OUTPUT) if parts is None else list(map(_library_content, parts))
     result = ToolReturnPart(part["toolName"], content, part["toolCallId"])
     return replace(result, outcome="failed") if failed else result
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from goondan_tasks.contract.messages import JsonObject
-from goondan_tasks.contract.model_messages import told_text
 
 #: the longest id of a call (OpenAI's chat completions) and name of a tool that all providers accept
 LONGEST_ID = 40
@@ -19,7 +18,6 @@ LONGEST_NAME = 64
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 
 INTERRUPTED = "The call was interrupted."
-NO_OUTPUT = "(no output)"
 NO_TEXT = "(an empty message)"
 #: precedes an answer whose question was removed, and follows an answer that the model is to continue after
 REMOVED = "(Earlier messages were removed.)"
@@ -57,7 +55,7 @@ def sendable(messages: Iterable[JsonObject]) -> list[JsonObject]:
                 known = names.get(part["toolCallId"])
                 if known:
                     name = known.popleft() if len(known) > 1 else known[0]
-                    results[name] = _result(name, results[name]["toolName"], _output(part.get("output")))
+                    results[name] = _result(name, results[name]["toolName"], part.get("output"))
         else:
             made.append({**message, "content": _spoken(content)})
     sent = [{**one, "content": [*one["content"].values()]} if one["role"] == "tool" else one for one in made]
@@ -121,14 +119,6 @@ def _answer_part(part: Mapping[str, Any]) -> JsonObject | None:
 
 def _result(call_id: str, name: str, output: Any) -> JsonObject:
     return {"type": "tool-result", "toolCallId": call_id, "toolName": name, "output": output}
-
-
-def _output(output: Any) -> Any:
-    text, _ = told_text(output)
-    if text.strip():
-        return output
-    kind = output.get("type") if isinstance(output, Mapping) else "text"
-    return {"type": "error-text" if str(kind).startswith("error") else "text", "value": NO_OUTPUT}
 
 
 def _spoken(content: Any) -> Any:
