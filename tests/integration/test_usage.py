@@ -1,6 +1,7 @@
 """Usage and hand-offs as workers count them, beside what the records of all calls say, over kill -9."""
 
 import html
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from subprocess import Popen
@@ -158,3 +159,18 @@ def test_a_killed_worker_is_not_counted_twice_and_loses_one_heartbeat_at_most(sw
 
     wait_until(lambda: found() > written, PATIENCE)
     assert found() <= total(from_outside(client))["calls"]
+
+
+def test_a_worker_that_drains_counts_what_ends_meanwhile(swarm: Shop) -> None:
+    client, bob = swarm.client, {"subjects": {"user": "bob"}}
+    running = client.submit("support", "orders__export", {"format": "csv"}, auth=bob)
+    # a call that is claimed only would go back to its queue, and be cancelled there
+    wait_until(lambda: client.record(running.id).has_started, PATIENCE)
+    process = worker_of(swarm, "support")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "worker.draining" in swarm.stack.log(process), PATIENCE)
+    running.cancel()
+    result = running.result(PATIENCE)
+    process.wait(PATIENCE)
+    assert result.meta.attempt == 1
+    assert counted(client)["support", "", "bob"]["calls"] == 1

@@ -481,18 +481,21 @@ class Lead:
         self._unconfirmed |= {job.token: job for job in results}
 
         def on_answer(answers: Any) -> None:
-            for job in results:
-                del self._unconfirmed[job.token]
             self._note_answer(answers)
             if is_script_fault(answers) and len(results) > 1:  # the fault of one must not stop the others
                 for job in results:
                     self._post_results([job])
-            elif is_script_fault(answers):
-                writer.leave_damaged(results[0], refusal_text(answers))
-            elif isinstance(answers, RedisError):
-                self._results = results + self._results
-            else:
-                writer.note_stored(results, answers)
+                return
+            try:
+                if is_script_fault(answers):
+                    writer.leave_damaged(results[0], refusal_text(answers))
+                elif isinstance(answers, RedisError):
+                    self._results = results + self._results
+                else:
+                    writer.note_stored(results, answers)
+            finally:  # last: a drain waits until they are counted
+                for job in results:
+                    del self._unconfirmed[job.token]
 
         self._reader.post(writer.row_script(results), on_answer)
 

@@ -265,10 +265,11 @@ class LoopCalls:
         """Keep a plain result for the next packet, or end the call on another thread."""
         job = call.job
         with self._lock:
-            is_short = self._short.pop(job.token, None) is not None
+            is_short = job.token in self._short
             job.state = JobState.ENDED
-            if is_short:
+            if is_short:  # a drain must find it in one of the two places
                 self._results.unconfirmed[job.token] = job
+                del self._short[job.token]
         result = call.plan.runner.plain_result(job, call.plan, outcome) if is_short else None
         if result is None:
             self._threads.run_short(partial(self._end_general, call, outcome))

@@ -185,8 +185,12 @@ class CallPool(BasePool):
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are here, or results that Redis has not confirmed."""
-        return bool(self.jobs) or not (self.lead is None or (self.lead.is_idle and self.intake.is_idle))
+        """Whether calls are here, or results that Redis has not confirmed.
+
+        The places are looked at in the order in which calls go through them: none is missed on its way.
+        """
+        has_led = self.lead is not None and not (self.intake.is_idle and self.lead.is_idle)
+        return has_led or bool(self.jobs)
 
     def return_backlog(self) -> None:
         """Put the messages of the calls that have not begun back to the front of their queues."""

@@ -80,6 +80,21 @@ def test_the_next_message_does_not_wait_for_the_turn_of_one_that_went_back() -> 
     assert pool._latest.is_over
 
 
+def test_a_call_that_leaves_the_lead_meanwhile_keeps_the_pool_busy() -> None:
+    pool, _ = pool_of(1)
+    job = job_of(new_call("smith", "echo__args", {}, {}))
+
+    class Lead:
+        @property
+        def is_idle(self) -> bool:
+            pool.jobs[job.token] = job
+            return True
+
+    assert not pool.is_busy
+    pool.lead = cast(Any, Lead())
+    assert pool.is_busy
+
+
 def test_an_event_whose_message_waits_may_begin_a_turn() -> None:
     pool, _ = pool_of(0)
     pool._slots.most_released = 1
