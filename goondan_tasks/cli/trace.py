@@ -50,7 +50,6 @@ from goondan_tasks.history.trace import (
     TraceNode,
     TraceSummary,
     node_of,
-    result_of,
 )
 from goondan_tasks.ledger.call_filter import CallFilter, CallStatus
 from goondan_tasks.ledger.call_search import CallPage
@@ -141,7 +140,7 @@ def _duration_of(record: CallRecord) -> str | None:
     """Return how long the call's last run took, if the call has ended."""
     if record.finished_at is None:
         return None
-    took = node_of(record, result_of(record), record.finished_at).running_seconds
+    took = node_of(record, record.known_result, record.finished_at).running_seconds
     return None if took is None else duration_text(took)
 
 

@@ -330,16 +330,8 @@ class _Reader:
             batch = ids[start : start + BATCH]
             known = [record for record in self._ledger.records(batch) if record is not None]
             for record in with_losses(self._ledger, known):
-                self.nodes[record.id] = node_of(record, result_of(record), self._now)
+                self.nodes[record.id] = node_of(record, record.known_result, self._now)
             self._missing.update(one for one in batch if one not in self.nodes)
-
-
-def result_of(record: CallRecord) -> ToolCallResult | None:
-    """Return a call's result, or ``None`` if it has none that can be read."""
-    try:
-        return None if record.result is None else ToolCallResult.from_json(record.result)
-    except ValueError:
-        return None
 
 
 def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> TraceNode:
@@ -494,7 +486,7 @@ def story_of(
     why: str | None = None,
 ) -> CallStory:
     """Make the story of a call at ``now`` (ms, Redis time); ``trace`` has its cause and effects."""
-    call, result = record.call, result_of(record)
+    call, result = record.call, record.known_result
     facts = node_of(record, result, now).model_dump(exclude={"depth", "note", "error"})
     nodes = {} if trace is None else {node.id: node for node in trace.nodes}
     parent = nodes.get(call.parent_id or "")

@@ -241,10 +241,14 @@ class CallRecord:
     @property
     def error(self) -> ToolCallError | None:
         """The error that the call ended with, if it can be read."""
-        if self.outcome != "error" or self.result is None:
-            return None
+        result = self.known_result if self.outcome == "error" else None
+        return None if result is None else result.error
+
+    @property
+    def known_result(self) -> ToolCallResult | None:
+        """The final or interim result, if there is one that can be read."""
         try:
-            return ToolCallResult.from_json(self.result).error
+            return None if self.result is None else ToolCallResult.from_json(self.result)
         except ValueError:
             return None
 

@@ -11,7 +11,7 @@ from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import Say
 from tests.faults.crowd import AGENT, Crowd, numbered
 from tests.faults.finals import final_results
-from tests.faults.fleet import Fleet
+from tests.faults.fleet import Fleet, Worker
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers, wait_until_idle
 from tests.faults.reckoning import UNKNOWN, Reckoning
@@ -32,12 +32,8 @@ def let_a_worker_die(stack: LocalStack, log: HandlerLog, moment: str, tool: str)
     return call
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("tool", ["once__sync", pytest.param("once__async", marks=pytest.mark.long)])
-def test_a_death_in_the_first_call_after_redis_started_leads_to_no_second_run(
-    stack: LocalStack, log: HandlerLog, tool: str
-) -> None:
-    worker = stack.start_worker()
+def require_one_run(stack: LocalStack, log: HandlerLog, worker: Worker, tool: str) -> None:
+    """Let a worker die in a call, which another one does not run again."""
     call = submit_work(stack.client, log, tool, number=1, seconds=PATIENCE)
     wait_until(lambda: log.runs_of(1), PATIENCE)
     worker.kill()
@@ -46,6 +42,15 @@ def test_a_death_in_the_first_call_after_redis_started_leads_to_no_second_run(
     result = call.result(LEASE_SECONDS + MARGIN_SECONDS)
     assert result.error is not None
     assert (result.error.code, len(log.runs_of(1))) == (UNKNOWN, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("tool", ["once__sync", pytest.param("once__async", marks=pytest.mark.long)])
+def test_a_death_in_the_first_call_after_redis_started_leads_to_no_second_run(
+    stack: LocalStack, log: HandlerLog, tool: str
+) -> None:
+    worker = stack.start_worker()
+    require_one_run(stack, log, worker, tool)
 
 
 @pytest.mark.faults
@@ -62,14 +67,7 @@ def test_a_death_after_a_silent_connection_was_cut_leads_to_no_second_run(
         for connection in redis.client_list():
             if connection["name"] in ("goondan-worker", "goondan-lead"):  # those that carry marks and results
                 redis.client_kill_filter(_id=connection["id"])
-    call = submit_work(stack.client, log, tool, number=1, seconds=PATIENCE)
-    wait_until(lambda: log.runs_of(1), PATIENCE)
-    worker.kill()
-    worker.wait(PATIENCE)
-    stack.start_worker()
-    result = call.result(LEASE_SECONDS + MARGIN_SECONDS)
-    assert result.error is not None
-    assert (result.error.code, len(log.runs_of(1))) == (UNKNOWN, 1)
+    require_one_run(stack, log, worker, tool)
 
 
 @pytest.mark.faults

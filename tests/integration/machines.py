@@ -5,11 +5,13 @@ Redis, the state root and the git remote are shared.
 
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from broker_config.keys import Keys
 from goondan_tasks.client import Client
+from goondan_tasks.contract.messages import JsonObject, ToolCallError, ToolCallResult
 from goondan_tasks.revisions.active import LOAD_LEASE_SECONDS, ActiveRevision, RevisionChange, RevisionState
 from goondan_tasks.testing import LocalStack
 from tests.git_bundle import GitBundle, git, make_bundle
@@ -259,3 +261,31 @@ class Machines:
     def logs(self) -> str:
         """Return what all workers have written."""
         return "\n".join(self.stack.log(worker) for worker in self.stack.workers)
+
+
+class Load:
+    """Calls, a few at a time, without a break."""
+
+    def __init__(self, client: Client, calls: Sequence[JsonObject]) -> None:
+        self._client = client
+        self._calls = calls
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.results: list[ToolCallResult] = []
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(120)
+
+    @property
+    def errors(self) -> list[ToolCallError | None]:
+        """What went wrong with any of them."""
+        return [result.error for result in self.results if result.status != "ok"]
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.2):
+            self.results += [call.result(timeout=60) for call in self._client.submit_many(self._calls)]

@@ -1,14 +1,12 @@
 """Revisions whose code ends the process that loads it, or hangs: the swarm goes on."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from goondan_tasks.contract.messages import ToolCallResult
 from goondan_tasks.revisions.active import Activation
-from tests.integration.machines import MEADOW, Machines, Worker, colour
+from tests.integration.machines import MEADOW, Load, Machines, Worker, colour
 from tests.waiting import wait_until
 
 SEGFAULT = "import ctypes\nctypes.string_at(0)\n"
@@ -29,34 +27,6 @@ def meadow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machines,
     with Machines(tmp_path_factory.mktemp("meadow")) as machines:
         workers = [machines.start("one", agent) for agent in ("newt", "newt", "lizard", "lizard")]
         yield machines, workers
-
-
-class Load:
-    """Calls of both agents, a few at a time, without a break."""
-
-    def __init__(self, machines: Machines) -> None:
-        self._client = machines.client
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.results: list[ToolCallResult] = []
-
-    def __enter__(self) -> "Load":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(120)
-
-    @property
-    def outputs(self) -> set[object]:
-        """What the calls have come to."""
-        return {result.output if result.status == "ok" else str(result.error) for result in self.results}
-
-    def _run(self) -> None:
-        calls = [{"agentName": agent, "toolName": "skin__colour"} for agent in ("newt", "lizard")] * 4
-        while not self._ended.wait(0.2):
-            self.results += [call.result(timeout=60) for call in self._client.submit_many(calls)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +50,8 @@ def test_a_revision_that_ends_processes_is_taken_back_and_no_worker_is_lost(
     machines, workers = meadow
     sound = {name: MEADOW[name] for name in files}
     before = machines.state.active
-    with Load(machines) as load:
+    calls = [{"agentName": agent, "toolName": "skin__colour"} for agent in ("newt", "lizard")] * 4
+    with Load(machines.client, calls) as load:
         deadly = machines.commit({**files, **colour("red")})
         machines.propose(deadly)
         wait_until(lambda: Activation.of(deadly, machines.state).status == "failed", show=machines.logs)
@@ -88,7 +59,8 @@ def test_a_revision_that_ends_processes_is_taken_back_and_no_worker_is_lost(
         wait_until(lambda: len(load.results) > known + 16)  # of the rounds, one began after it
 
     assert how in (Activation.of(deadly, machines.state).reason or "")
-    assert (load.outputs, machines.state.active) == ({"green"}, before)
+    assert (load.errors, machines.state.active) == ([], before)
+    assert {result.output for result in load.results} == {"green"}
     assert codes(workers) == [None] * 4
     machines.switch({**sound, **colour("green")})
     machines.are_followed(machines.state.active)

@@ -3,22 +3,21 @@
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.client import Client
 from goondan_tasks.contract.messages import ToolCallResult
-from tests.integration.machines import Machines
+from tests.integration.machines import Load, Machines
 from tests.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "self-evolving"
 PARTS = ("goondan.yaml", "tools.yaml", "agents/*.py", "tools/*.py", "prompts/*.md")
 TEXT = "the quick brown fox\njumps over the lazy dog\n"
+#: of a tool that changes
+CALLS = [{"agentName": "clerk", "toolName": "text__lines", "args": {"text": TEXT}}] * 8
 MACHINES = ("east", "west")
 
 
@@ -35,34 +34,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         for name in MACHINES:
             running.start(name, "clerk")
         yield running
-
-
-class Load:
-    """Calls of a tool, a few at a time, again and again."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.results: list[ToolCallResult] = []
-
-    def __enter__(self) -> "Load":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(120)
-
-    @property
-    def faults(self) -> list[Any]:
-        """What went wrong with any of them."""
-        return [result.error for result in self.results if result.status != "ok"]
-
-    def _run(self) -> None:
-        calls = [{"agentName": "clerk", "toolName": "text__lines", "args": {"text": TEXT}}] * 8
-        while not self._ended.wait(0.2):
-            self.results += [call.result(timeout=60) for call in self._client.submit_many(calls)]
 
 
 def counted(machines: Machines, what: str) -> ToolCallResult:
@@ -109,7 +80,7 @@ def test_the_program_beside_the_example_tells_its_story() -> None:
 def test_an_agent_gives_itself_a_tool_while_everything_goes_on(machines: Machines) -> None:
     client, args = machines.client, {"text": TEXT, "seconds": 20}
     before = counted(machines, "words")
-    with Load(client) as load:
+    with Load(client, CALLS) as load:
         slow = [client.submit("clerk", "text__lines", args, instance_key=f"slow-{n}") for n in range(4)]
         wait_until(lambda: all(call.status() == "running" for call in slow))
         answer = client.request("clerk", {"count": "words", "text": TEXT}, instance_key="job", timeout=120)
@@ -125,7 +96,7 @@ def test_an_agent_gives_itself_a_tool_while_everything_goes_on(machines: Machine
         answer.response["revision"] == f"git:{machines.author.git('ls-remote', 'origin', 'main').split()[0]}"
     )
     assert (still_run, old) == (["running"] * 4, [{"lines": 2, "edition": 1}] * 4)
-    assert (load.faults, {result.output["edition"] for result in load.results}) == ([], {1, 2})
+    assert (load.errors, {result.output["edition"] for result in load.results}) == ([], {1, 2})
     assert (told.response["prompt"].splitlines()[-1], told.response["revision"]) == (
         "You can count words.",
         None,
@@ -133,7 +104,7 @@ def test_an_agent_gives_itself_a_tool_while_everything_goes_on(machines: Machine
 
 
 def test_a_rollback_on_the_other_machine_brings_the_old_tools_back(machines: Machines) -> None:
-    with Load(machines.client) as load:
+    with Load(machines.client, CALLS) as load:
         done = goondan(machines, "west", "rollback", "HEAD~1")
     active = goondan(machines, "east", "changeset", "active")
     words, lines = counted(machines, "words"), counted(machines, "lines")
@@ -142,7 +113,7 @@ def test_a_rollback_on_the_other_machine_brings_the_old_tools_back(machines: Mac
     told = json.loads(done.stdout)
     assert told["activation"] == {"status": "active", "ref": told["newRef"]}
     assert json.loads(active.stdout)["active"] == told["newRef"]
-    assert load.faults == []
+    assert load.errors == []
     assert words.error is not None and words.error.code == "E_TOOL_NOT_IN_CATALOG"
     assert lines.output == {"lines": 2, "edition": 1}
 

@@ -13,7 +13,6 @@ from goondan_tasks.contract.messages import (
     ArgumentEdit,
     ToolCall,
     ToolCallError,
-    ToolCallResult,
     WireModel,
     iso_time,
 )
@@ -66,7 +65,7 @@ class TurnView(RunView):
     @classmethod
     def of(cls, record: CallRecord) -> Self:
         """Return the view of the record of a Turn's event."""
-        result = _result(record)
+        result = record.known_result
         reason = None if result is None else result.meta.finish_reason
         return cls(
             **_fields(record), finish_reason=reason, links=links("turns", record.id, "events", "cancel")
@@ -103,7 +102,7 @@ class CallView(RunView):
     @classmethod
     def of(cls, record: CallRecord) -> Self:
         """Return the view of the record of a call."""
-        result = _result(record)
+        result = record.known_result
         return cls(
             **_fields(record),
             tool=record.call.tool_name,
@@ -120,7 +119,7 @@ class CallView(RunView):
 
 
 def _fields(record: CallRecord) -> dict[str, Any]:
-    result = _result(record)
+    result = record.known_result
     return {
         "id": record.id,
         "agent": record.call.agent_name,
@@ -141,14 +140,6 @@ def _fields(record: CallRecord) -> dict[str, Any]:
         "finished_at": time_of(record.finished_at),
         "usage": None if result is None else result.meta.usage,
     }
-
-
-def _result(record: CallRecord) -> ToolCallResult | None:
-    if record.result is None:
-        return None
-    with contextlib.suppress(ValueError):  # damaged: the rest of the record is shown
-        return ToolCallResult.from_json(record.result)
-    return None
 
 
 def links(kind: str, run_id: str, *more: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
@@ -36,12 +35,7 @@ class WebServer:
         wait_until(lambda: self._uvicorn.started, SECONDS)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._uvicorn.should_exit = True
         self._thread.join()
         self._socket.close()
