@@ -111,11 +111,6 @@ def code_of(error: RedisError | str) -> str:
     return code if code.isupper() and code.isalpha() else ""
 
 
-def is_passing(error: RedisError) -> bool:
-    """Return whether a server that is there refuses commands for now."""
-    return isinstance(error, RefusedError) or code_of(error) in _PASSING
-
-
 def is_demotion(error: RedisError) -> bool:
     """Return whether the server is no longer a master that accepts writes."""
     return code_of(error) in _DEMOTED

@@ -98,7 +98,7 @@ class Application:
         self, scope: Scope, receive: Receive, door: Door | None, origin: str | None
     ) -> tuple[ASGIApp, Receive]:
         """Return what answers a request, and how that gets its body."""
-        if origin is not None and (answer := preflight(scope, origin)) is not None:
+        if origin is not None and (answer := preflight(scope)) is not None:
             return answer, receive
         max_body_bytes = MAX_BODY_BYTES if door is None else door.max_body_bytes
         access = self._strictest if door is None else door.access

@@ -43,7 +43,7 @@ class NamedOrigins:
         return origin if origin in self.origins else None
 
 
-def preflight(scope: Scope, origin: str) -> Response | None:
+def preflight(scope: Scope) -> Response | None:
     """Answer a browser that asks what a page of an allowed origin may send; ``None``: it does not ask."""
     if scope["method"] != "OPTIONS" or "access-control-request-method" not in Headers(scope=scope):
         return None

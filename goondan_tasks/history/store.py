@@ -182,12 +182,8 @@ class StepStore:
             pipe.expire(key, self.ttl_seconds)
             pipe.execute()
 
-    def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
-        """Add calls of a Step to the record of its Turn; if only that is damaged, it is logged."""
-        self.run(self.noting(record, call_ids))
-
     def noting(self, record: StepRecord, call_ids: Sequence[str]) -> ScriptCall[None]:
-        """Return the script call of :meth:`note_calls`."""
+        """Return what adds calls of a Step to its Turn's record; if only that is damaged, it is logged."""
         turn, line = self._turn_of(record), _line(record, call_ids=tuple(call_ids))
         return ScriptCall(self._note_calls, [turn], [self.ttl_seconds, line], partial(_note_fault, turn))
 

@@ -131,7 +131,7 @@ def test_damaged_record_of_a_turn_does_not_keep_its_steps_from_opening(
     damage(redis, TURN_KEY)
     store = steps(redis)
     store.keep(STEP, CATALOG, message={"role": "user"})
-    store.note_calls(STEP, ["id-1"])
+    store.run(store.noting(STEP, ["id-1"]))
     assert store.message(STEP.id) == {"role": "user"}
     assert TURN_KEY in caplog.text
 

@@ -15,7 +15,7 @@ from typing import Any
 from redis.connection import Connection
 from redis.exceptions import RedisError
 
-from broker_config.refusals import RefusalParser, is_passing
+from broker_config.refusals import RefusalParser, RefusedError
 from broker_config.scripts import Script, ScriptCall, send_all
 
 #: holds which write of the next script is refused, with which error, and whether the later ones are, too
@@ -86,7 +86,7 @@ class Refusal:
         try:
             return self._refused(connection, script_calls, number, exchange)
         except RedisError as error:
-            if not self.met or not (self.is_sent_again and is_passing(error)):
+            if not self.met or not (self.is_sent_again and isinstance(error, RefusedError)):
                 raise
         return exchange(connection, script_calls)
 

@@ -192,12 +192,7 @@ class StdioTransport:
         self._start(self._listen(stderr))
         return incoming, outgoing
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End the server: close its input, then SIGTERM, then SIGKILL."""
         with contextlib.ExitStack() as cut_short:
             cut_short.callback(self._abandon)

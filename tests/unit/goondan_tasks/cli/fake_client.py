@@ -22,6 +22,7 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.fleet.agent_registry import AgentRecord, WorkerRecord
+from goondan_tasks.fleet.audit import AuditEntry
 from goondan_tasks.fleet.call_counts import TotalCounts
 from goondan_tasks.fleet.crash_backoff import CrashBackoff
 from goondan_tasks.fleet.pauses import Pause
@@ -334,6 +335,9 @@ class FakeClient:
 
         run, letters = BulkRun(act, do, between, watch), self.dead_letters(agent, None, **wanted)
         return run.count(letters) if dry_run else run.carry_out(iter(letters), Bounds(limit))
+
+    def audit(self, limit: int, **_: Any) -> list[AuditEntry]:
+        return []
 
     def failures(self, agent: str | None, **ages: Any) -> Failures:
         self.wanted = ages

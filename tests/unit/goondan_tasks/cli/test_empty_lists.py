@@ -13,6 +13,8 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
     [
         (("approvals", "list"), "No call waits for an approval."),
         (("dead-letters", "list"), "There are no dead letters."),
+        (("audit",), "No act was recorded yet."),
+        (("audit", "--by", "ann"), "No such act was recorded."),
         (("instances",), "There are no instances"),
         (("gc", "--older-than", "1d", "--dry-run"), "There is nothing to remove."),
         (("queues",), "start a worker"),

@@ -414,7 +414,7 @@ def test_the_record_of_a_turn_has_its_steps_what_they_began_with_and_their_calls
 ) -> None:
     store = StepStore(redis, KEYS, 60)
     first = keep(store, 0)
-    store.note_calls(first, ["id-1", "id-2"])
+    store.run(store.noting(first, ["id-1", "id-2"]))
     keep(store, 1)
     entries = store.turn("coder", "k", "t")
     assert [(entry.index, entry.message, entry.call_ids) for entry in entries] == [
@@ -429,7 +429,7 @@ def test_calls_that_are_noted_twice_stand_once_in_the_record_of_their_turn(redis
     store = StepStore(redis, KEYS, 60)
     step = keep(store, 0)
     for _ in range(2):
-        store.note_calls(step, ["id-1"])
+        store.run(store.noting(step, ["id-1"]))
     assert [entry.call_ids for entry in store.turn("coder", "k", "t")] == [(), ("id-1",)]
 
 
@@ -451,7 +451,8 @@ def ok(one: ToolCall, output: str) -> JsonObject:
 def keep_calls(redis: Redis, *calls: ToolCall) -> None:
     for one in calls:
         redis.hset(KEYS.call(identity_of(one)), "call", serializer.encode(one.to_wire()))
-    StepStore(redis, KEYS, 60).note_calls(STEP, [identity_of(one) for one in calls])
+    store = StepStore(redis, KEYS, 60)
+    store.run(store.noting(STEP, [identity_of(one) for one in calls]))
 
 
 def test_unknown_turn_has_no_history(redis: Redis) -> None:

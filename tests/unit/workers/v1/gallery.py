@@ -81,7 +81,8 @@ def keep_calls(redis: Redis, step: StepRecord, *runs: tuple[ToolCall, ToolCallRe
         redis.hset(keys.call(call_id), "call", serializer.encode(call.to_wire()))
         if result is not None:
             redis.hset(keys.call(call_id), "result", serializer.encode(result.to_wire()))
-    StepStore(redis, keys, 60).note_calls(step, ids)
+    store = StepStore(redis, keys, 60)
+    store.run(store.noting(step, ids))
 
 
 @contextmanager
