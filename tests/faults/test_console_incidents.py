@@ -14,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from goondan_tasks.client import PendingCall
+from goondan_tasks.contract.errors import AgentUnavailableError
 from goondan_tasks.testing import LocalStack
 from goondan_web.application import make_application
 from goondan_web.doors.console import console_door
@@ -218,7 +219,10 @@ def is_over(stack: LocalStack, worker: "subprocess.Popen[bytes]") -> bool:
 def test_poisoned_call_is_found_and_dropped(stack: LocalStack, operator: Operator) -> None:
     call = stack.client.submit("doomed", "night__dies", {})
     while not stack.client.dead_letters("doomed"):
-        worker = stack.start_worker(["doomed"])
+        try:
+            worker = stack.start_worker(["doomed"])
+        except AgentUnavailableError:  # it has died of the call before it was seen to be ready
+            continue
         wait_until(partial(is_over, stack, worker), PATIENCE)
         if worker.poll() is None:
             stack.stop_worker(worker)

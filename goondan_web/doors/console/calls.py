@@ -136,6 +136,7 @@ def _group(group: FailureGroup, chosen: ChosenFilter) -> dict[str, Any]:
     return {
         **group.to_wire(),
         "list": link("dead-letters", **{**kind, "agent": _only_agent(group) or chosen.agent}),
+        "kind": link("dead-letters", fingerprint=group.fingerprint),
         "replay": link("bulk", "replay", **kind),
         "drop": link("bulk", "drop", **kind),
     }
@@ -175,6 +176,7 @@ def failures(asking: Asking, seconds: int) -> tuple[list[dict[str, Any]], Failur
                 since=str(seconds),
                 agent=_only_agent(one),
             ),
+            "kind": link("calls", status="error", fingerprint=one.fingerprint, since=str(seconds)),
         }
         for one in found.groups[:_KINDS]
     ]
