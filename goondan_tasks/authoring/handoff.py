@@ -59,6 +59,10 @@ def random_id(_: Any) -> str:
     return uuid.uuid4().hex
 
 
+#: made once: ``json.dumps`` with options makes an encoder for every call
+_sorted_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=repr).encode
+
+
 class RepeatableIds:
     """Ids for the requests of one run; a retry of the run makes the same ids.
 
@@ -71,7 +75,7 @@ class RepeatableIds:
 
     def __call__(self, content: Any) -> str:
         """Return the id of a request; repeated content gets a new id."""
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)
+        text = _sorted_json(content)
         digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
         self._seen[digest] += 1
         return uuid.uuid5(uuid.NAMESPACE_URL, f"{self._run_id} {digest} {self._seen[digest]}").hex

@@ -96,8 +96,6 @@ _URL_PARAMETERS = ("base_url", "azure_endpoint", "api_base")
 _NO_KEY = "none"
 
 _LONGEST_MESSAGE = 2_000
-#: told of a tool's blank output, which some providers refuse
-_NO_OUTPUT = "(no output)"
 
 #: the size limits of an answer. In memory it takes several times as much; in a stream, a few characters may
 #: take hundreds of bytes
@@ -556,7 +554,9 @@ def _library_result(part: JsonObject, *, takes_images: bool) -> Any:
 
     text, failed = told_text(part["output"])
     parts = told_images(part["output"]) if takes_images else None
-    content = (text if text.strip() else _NO_OUTPUT) if parts is None else list(map(_library_content, parts))
+    content = (
+        (text if text.strip() else "(no output)") if parts is None else list(map(_library_content, parts))
+    )
     result = ToolReturnPart(part["toolName"], content, part["toolCallId"])
     return replace(result, outcome="failed") if failed else result
 

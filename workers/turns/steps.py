@@ -116,8 +116,7 @@ class OpenStep:
         self._onion = onion
         #: whether nothing around it blocks, or needs a task of its own
         self._runs_at_once = around is None and all(layer.awaits_next_alone for layer in layers)
-        chain = compose(layers, self._core)
-        self._chain = around(chain) if around else chain
+        self._layers, self._around = layers, around
 
     async def _core(self, context: StepContext) -> Any:
         if not isinstance(context.tool_catalog, Iterable):
@@ -162,7 +161,8 @@ class OpenStep:
         self._onion.break_off()
 
     async def _run(self) -> Any:
-        return await self._chain(self.context)
+        chain = compose(self._layers, self._core)  # kept, it would be a cycle that only a collection frees
+        return await (self._around(chain) if self._around else chain)(self.context)
 
     def record(self, bundle_ref: str | None = None) -> StepRecord:
         """Return the Step's record; ``bundle_ref`` is its revision of the bundle."""
