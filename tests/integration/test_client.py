@@ -74,7 +74,7 @@ def test_call_with_an_unreadable_record_ends_the_wait_with_an_error(client: Clie
     call = client.submit("smith", "echo__args", turn_id="unreadable")
     client._redis.hset(f"goondan:call:{call.id}", "call", b'{"v":2}')
     with pytest.raises(CallNotFoundError, match="cannot read"):
-        call.result(1)
+        call.result(30)
     assert call.id not in [record.id for record in client.calls()]
 
 

@@ -177,7 +177,7 @@ def test_what_is_sent_while_redis_is_frozen_waits_for_it_and_is_sent_again(
     server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer: Future[Any] = Future()
-    with Redis.from_url(server.url, socket_timeout=0.2) as redis:
+    with Redis.from_url(server.url, socket_timeout=1.0) as redis:
         writer = PipelinedWriter(redis)
         writer.start()
         server.process.send_signal(signal.SIGSTOP)
