@@ -8,13 +8,15 @@ from workers.job import Job
 
 
 class HandlerValue:
-    """The value of a handler on its way through plain middlewares, which cannot see it.
+    """The value of a handler on its way through middlewares that do not see it, and which is not pending.
 
     A middleware that awaits its ``next()`` gets a ToolCallResult. Making one for nobody would cost as much as
     the rest of a short call.
     """
 
     __slots__ = ("value",)
+    #: all that a middleware reads which awaits its ``next()`` alone
+    status = "ok"
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -16,7 +16,7 @@ from goondan_tasks.contract.calls import Run, with_meta
 from goondan_tasks.contract.errors import GoondanError, HandoffError, MiddlewareError, ToolError
 from goondan_tasks.contract.events import handling_agent, is_event
 from goondan_tasks.contract.failure import describe, traceback_text
-from goondan_tasks.contract.messages import ToolCallResult
+from goondan_tasks.contract.messages import JsonObject, ToolCallError, ToolCallResult
 from goondan_tasks.contract.output import Pending, bad_output, encoded_output, pending_of
 from workers.instances.outputs import Outputs
 from workers.results import Suspension, limited, without_secrets
@@ -65,22 +65,20 @@ class Endings:
         self, run: Run, cause: BaseException, message_limit: int, started_at: float | None
     ) -> ToolCallResult:
         """Return the result of an exception, and log its traceback if it is not an error of ours."""
-        described = describe(
-            cause,
-            help_url=self.help_url,
-            message_limit=message_limit,
-            default=HandoffError if is_event(run.call) else ToolError,
-        )
-        raised: str | None
-        is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
-        if not is_ours or (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
-            text = traceback_text(cause)
-            described, raised = described.with_traceback(text), text
-        else:  # it may have been raised in another process
-            raised = described.traceback
-        if raised is not None:
-            logger.warning("call.raised", **run.log_fields, exception=raised)
+        default = HandoffError if is_event(run.call) else ToolError
+        described = self.described(cause, message_limit, default)
+        log_raised(run.log_fields, described)
         return run.failed(described, started_at)
+
+    def described(
+        self, cause: BaseException, message_limit: int, default: type[GoondanError] = ToolError
+    ) -> ToolCallError:
+        """Describe an exception for a result, with its traceback if it is not an error of ours."""
+        described = describe(cause, help_url=self.help_url, message_limit=message_limit, default=default)
+        is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
+        if is_ours and not (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
+            return described  # it may have the traceback of another process
+        return described.with_traceback(traceback_text(cause))
 
     async def storable(self, run: Run, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
         """Return a result as it is stored; off the event loop this may block, and does not suspend.
@@ -112,6 +110,12 @@ class Endings:
             self.guard.note_unregistered(run.call, names)
         except GoondanError as error:
             logger.warning("tools.unregistered_here_only", **run.log_fields, reason=error.message)
+
+
+def log_raised(log_fields: JsonObject, error: ToolCallError) -> None:
+    """Log the traceback of a call's error, if it has one."""
+    if error.traceback is not None:
+        logger.warning("call.raised", **log_fields, exception=error.traceback)
 
 
 def _require_json(answer: Any) -> Any:

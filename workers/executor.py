@@ -45,7 +45,7 @@ from workers.concurrency.event_loop import (
 )
 from workers.concurrency.threads import on_new_thread
 from workers.contexts import ContextFactory
-from workers.endings import Endings
+from workers.endings import Endings, log_raised
 from workers.extensions.events import EventListeners, running, tell_called, tell_completed
 from workers.extensions.pipelines import AgentPipelines
 from workers.instances.workdirs import OpenWait
@@ -155,6 +155,9 @@ class Executor:
             partial(self._ran, job, plan, partial(self._called, job, plan, context, mark_again))
         )
         if ended.error is not None:
+            failed = outcome_of(partial(self._plain_failure, job, plan, ended.error))
+            if failed.error is None and (wire := failed.get()) is not None:
+                return wire
             return self.general_result(job, plan, FunctionOutcome(error=ended.error))
         outcome, result = ended.get()
         return self.general_result(job, plan, outcome) if result is None else result
@@ -253,7 +256,7 @@ class Executor:
                     return self.endings.of_value(job.claim.run, held, None)
             job.around = around
             value = await begin(arguments)
-            is_seen = is_on_loop() or plan.sees_result
+            is_seen = plan.sees_result or may_be_pending(value) or is_on_loop()
             return self._shown(job, value) if is_seen else HandlerValue(value)
 
         def shape(answer: Any) -> Any:
@@ -313,6 +316,19 @@ class Executor:
             return None
         job.output, job.output_text = value, output
         return result_of(job, job.read(), output.decode())
+
+    def _plain_failure(self, job: Job, plan: Plan, error: BaseException) -> bytes | None:
+        """Return the result of a call that has raised an error as JSON; ``None`` if more has to be done."""
+        is_plain = plan.fails_plainly and job.is_plain and job.approved_by is None and job.turn_state is None
+        has_begun = job.started_at is not None and job.cancellation is None
+        if not (is_plain and has_begun and self.plans.is_current(plan)):
+            return None
+        described = self.endings.described(error, plan.message_limit)
+        text = described.model_dump_json(by_alias=True, exclude_none=True)
+        wire = result_of(job, job.read(), text, is_error=True)
+        job.error, job.output = described, None
+        log_raised(job.log_fields.known(), described)
+        return wire
 
     def general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
         """Return the result of a call, whatever it has returned or raised; this may block."""

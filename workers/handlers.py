@@ -42,7 +42,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def awaits_next_alone(middleware: Function) -> Function:
     """Mark an ``async`` middleware that awaits nothing but its ``next()``, and does not block.
 
-    It needs no event loop, and runs on the thread of a plain handler.
+    It needs no event loop, and runs on the thread of a plain handler. Of the result of a tool call it reads
+    the status alone.
     """
     vars(middleware)["awaits_next_alone"] = True
     return middleware

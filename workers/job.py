@@ -68,7 +68,7 @@ _BEFORE_ARGS = b'"callChain":[],"args":'
 
 #: as ``ToolCallResult.to_wire`` writes it
 _RESULT = (
-    '{"v":1,"toolCallId":%s,"toolName":%s,"status":"ok","output":%s,"meta":{"id":%s,'
+    '{"v":1,"toolCallId":%s,"toolName":%s,"status":"%s","%s":%s,"meta":{"id":%s,'
     f'{template_of(META_TEXTS)},"worker":%s,"attempt":%d,'
     '"queuedAt":"%s","startedAt":"%s","finishedAt":"%s","durationMs":%r}}'
 )
@@ -175,7 +175,7 @@ class Job:
         "worker",
     )
 
-    #: the result as JSON, and the result itself unless :func:`result_of` has written it
+    #: the result as JSON; the result itself, unless :func:`result_of` has written it; and its error
     wire: bytes
     result: ToolCallResult | None
     error: ToolCallError | None
@@ -472,17 +472,17 @@ class Job:
             outcome, kind, failure = "ok", "plain" if self.is_bare else "", b""
         else:
             outcome, kind = "error", kind_of(error)
-            failure = failure_of(self.attempt, self.lines, error.traceback)
+            failure = failure_of(self.attempt, self._lines, error.traceback)
         status = "dead" if self.verdict is Verdict.POISONED else "done"
         return self.id, self.token, self.agent, status, outcome, kind, self.wire, self.ended_at, failure
 
     @property
     def logged(self) -> tuple[CallLogFields, float | None, str, str | None]:
         """What :meth:`CallLog.write` takes of a call that has ended."""
-        result, error = self.result, self.error
+        result, code = self.result, None if self.error is None else self.error.code
         if result is None:
-            return self.log_fields, self.duration_ms, "ok", None
-        return self.log_fields, result.meta.duration_ms, result.status, None if error is None else error.code
+            return self.log_fields, self.duration_ms, "ok" if code is None else "error", code
+        return self.log_fields, result.meta.duration_ms, result.status, code
 
     @property
     def counted(self) -> CountedCall:
@@ -571,8 +571,8 @@ class Job:
         return self._original
 
 
-def result_of(job: Job, call: JsonObject, output: str) -> bytes:
-    """Return the JSON of the result of a call that has just succeeded; ``output`` is JSON."""
+def result_of(job: Job, call: JsonObject, outcome: str, *, is_error: bool = False) -> bytes:
+    """Return the JSON of the result of a call that has just ended; ``outcome`` is that of output or error."""
     finished_at = job.clock()
     started_at = job.started_at or finished_at
     if job.shown is None:
@@ -585,7 +585,8 @@ def result_of(job: Job, call: JsonObject, output: str) -> bytes:
         % (
             quoted(shown_id(call)),
             quoted(call["toolName"]),
-            output,
+            *(("error", "error") if is_error else ("ok", "output")),
+            outcome,
             quoted(job.id),
             *map(quoted, _meta_texts(call)),
             quoted(job.worker),

@@ -136,7 +136,8 @@ class Plan:
     is_wrapped: bool = field(init=False)
     #: whether this may take as long again as the handler
     has_layers: bool = field(init=False)
-    #: whether something around the handler sees its result; plain middlewares return it unseen
+    #: whether something around the handler sees its result; most middlewares of ours, and plain ones,
+    #: return it unseen
     sees_result: bool = field(init=False)
     #: whether the handler is awaited on the event loop
     is_awaited: bool = field(init=False)
@@ -147,14 +148,19 @@ class Plan:
     key_arguments: Sequence[str] = field(init=False)
     message_limit: int = field(init=False)
     has_retry: bool = field(init=False)
+    #: whether nothing more follows from a handler's error than its result
+    fails_plainly: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.message_limit = self.tool.bound.tool.spec.error_message_limit
-        self.has_retry = self.tool.bound.export.retry is not None
-        self.key_arguments = self.tool.bound.export.idempotency_key or ()
+        bound = self.tool.bound
+        self.message_limit = bound.tool.spec.error_message_limit
+        self.has_retry = bound.export.retry is not None
+        self.key_arguments = bound.export.idempotency_key or ()
+        is_older = bound.is_v1 or "." in bound.name
+        self.fails_plainly = not (is_older or self.has_retry or self.is_heard or self.is_turn)
         self.has_layers = bool(self.layers) or self.is_heard or self.older is not None
         self.is_wrapped = self.has_layers or self.is_turn
-        self.sees_result = self.older is not None or any(layer.is_async for layer in self.layers)
+        self.sees_result = self.older is not None or any(layer.needs_loop for layer in self.layers)
         self.is_awaited = self.tool.is_async
         self.on_loop = (
             self.is_awaited

@@ -201,8 +201,11 @@ def _text(error: BaseException, attribute: str) -> str | None:
     """Return a text that an exception or its class has under a name, without running code of either."""
     value = _fields_of(error).get(attribute, _MISSING)
     if value is _MISSING:
-        kinds = _kinds_of(type(error))
-        value = next((vars_of[attribute] for vars_of in map(_vars_of, kinds) if attribute in vars_of), None)
+        value = None
+        for kind in _kinds_of(type(error)):
+            if attribute in (own := _vars_of(kind)):
+                value = own[attribute]
+                break
     return (_clean(value) or None) if issubclass(type(value), str) else None
 
 

@@ -116,18 +116,17 @@ class LineRenderer:
 
     def _of_words(self, event: Mapping[str, Any]) -> str | None:
         """Return the line of an event by a template, as nothing in it needs quotes or hides a secret."""
-        trace = event.get("exception")
-        words = event if trace is None else {name: event[name] for name in event if name != "exception"}
-        names, values = tuple(words), words.values()
+        names, values = tuple(event), event.values()
         template = self._templates.get(names)
         if template is None:
             template = self._remember(names)
-        if not template or not are_plain(event.values()) or "" in values:
+        if not template or not are_plain(values) or "" in values:
             return None
-        text = "".join(map(str, values))
-        if not are_words(text) or (KNOWN_SECRETS.are_known and KNOWN_SECRETS.are_in(f"{text}{trace}")):
+        text, trace = "".join(map(str, values)), str(event.get("exception", ""))
+        is_usual = are_words(text.replace(trace, "", 1))
+        if not is_usual or (KNOWN_SECRETS.are_known and KNOWN_SECRETS.are_in(text)):
             return None
-        return template % words if trace is None else f"{template % words}\n{printable(str(trace))}"
+        return f"{template % event}\n{printable(trace)}" if trace else template % event
 
     def _remember(self, names: tuple[str, ...]) -> str:
         """Return the template of lines with these fields; it is empty if they need more than that."""
@@ -137,7 +136,7 @@ class LineRenderer:
         template = ""
         if is_usual and self._form == "console" and not self._is_colored and _SPECIAL.isdisjoint(names):
             heads = {name: text for name, text in _HEADS.items() if name in names}
-            fields = [f"{name}=%({name})s" for name in sorted({*names} - heads.keys())]
+            fields = [f"{name}=%({name})s" for name in sorted({*names} - heads.keys() - {"exception"})]
             template = " ".join([*heads.values(), *fields])
         if len(self._templates) >= MOST_TEMPLATES:
             self._templates.clear()

@@ -5,11 +5,11 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import structlog
 
@@ -154,7 +154,7 @@ class _Shortcut:
     def _write(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # an error while logging must not fail calls
             self.handler.stream.write(line)
-            self.handler.flush()
+            self.handler.stream.flush()
 
 
 class _Logger(structlog.stdlib.BoundLogger):
@@ -167,7 +167,7 @@ class _Logger(structlog.stdlib.BoundLogger):
     def _proxy_to_logger(
         self, method_name: str, event: str | None = None, *event_args: str, **event_kw: Any
     ) -> Any:
-        last = cast(Sequence[object], self._processors)[-1]
+        last: object = self._processors[-1]  # type: ignore[index]
         level = _LEVELS.get(method_name)
         if type(last) is _Shortcut and level is not None and event is not None and not event_args:
             if not self._logger.isEnabledFor(level):

@@ -96,9 +96,9 @@ class KnownSecrets:
 
     def hidden_in_answer(self, value: Any) -> Any:
         """Return a JSON value without the secrets that answers must not contain."""
-        secrets = self._hidden_in_answers()
-        if not secrets:
+        if not self._as_json:
             return value
+        secrets = self._hidden_in_answers()
 
         def hidden(text: str) -> str:
             if len(text) < self._shortest:

@@ -122,7 +122,7 @@ def printable(text: str) -> str:
 
     The output of a tool or of another program must not control the reader's terminal.
     """
-    if all(map(str.isprintable, text.replace("\t", "").split("\n"))):
+    if text.replace("\t", "").replace("\n", "").isprintable():
         return text
     return "".join(
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")

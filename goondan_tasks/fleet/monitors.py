@@ -92,12 +92,15 @@ def shown_arguments(
 def ended(result: ToolCallResult) -> JsonObject:
     """Return the fields of a task event that follow from a call's final result (celery/worker/request.py)."""
     seconds = None if result.meta.duration_ms is None else result.meta.duration_ms / 1000
-    error = result.error
-    if error is None:
+    if result.error is None:
         return {"type": "task-succeeded", "result": f"ok {shown(result.output)}", "runtime": seconds}
+    return failed(result.error, seconds, has_begun=result.meta.started_at is not None)
+
+
+def failed(error: ToolCallError, seconds: float | None, *, has_begun: bool) -> JsonObject:
+    """Return the same for a call that ended with an error, so many seconds after its handler began."""
     text = error_text(error)
     if error.code == ToolCancelledError.code:
-        has_begun = result.meta.started_at is not None
         kind = {"type": "task-revoked", "terminated": has_begun, "signum": None, "expired": False}
     else:
         details = error.traceback or "\n".join(filter(None, [text, error.suggestion, error.help_url]))
@@ -154,8 +157,8 @@ class Monitors:
     def add_retry(self, call: ToolCall, result: ToolCallResult) -> None:
         """Queue that a run failed with ``result`` and will be retried."""
         if self._is_on:
-            failed = {**ended(result), "type": "task-retried"}
-            self.add(result.meta.worker or "", {**about(result.meta.id, call), **failed})
+            retried = {**ended(result), "type": "task-retried"}
+            self.add(result.meta.worker or "", {**about(result.meta.id, call), **retried})
 
     def add_pending(self, call: ToolCall, result: ToolCallResult) -> None:
         """Queue that a call is pending, so its worker has nothing more to do.

@@ -335,4 +335,6 @@ def end_detached(job: Job, result: bytes | ToolCallResult) -> None:
     assert job.end_detached is not None  # noqa: S101 - detached
     for reporter in job.reporters:
         reporter.flush()
-    job.end_detached(ToolCallResult.from_json(result) if isinstance(result, bytes) else result)
+    if isinstance(result, bytes):
+        result = ToolCallResult.from_json(result).model_copy(update={"error": job.error})
+    job.end_detached(result)

@@ -18,7 +18,7 @@ from celery.worker import state
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, is_events_queue
 from goondan_tasks.contract.events import is_event, queue_of, task_of
-from goondan_tasks.fleet.monitors import Monitors, ended, shown, shown_arguments, task_name
+from goondan_tasks.fleet.monitors import Monitors, failed, shown, shown_arguments, task_name
 from goondan_tasks.ledger.record import CallRecord
 from workers.job import Job
 
@@ -191,10 +191,11 @@ class ShortEvents:
 
 
 def _end_of(job: Job) -> str:
-    result = job.result
-    if result is None or result.error is None:
-        return _SUCCEEDED % (quoted(f"ok {shown(job.output, job.output_text)}"), job.duration_ms / 1000)
-    return serializer.encode(ended(result))[1:-1].decode()
+    seconds, has_begun = job.duration_ms / 1000, job.started_at is not None
+    if job.error is None:
+        return _SUCCEEDED % (quoted(f"ok {shown(job.output, job.output_text)}"), seconds)
+    fields = failed(job.error, seconds if has_begun else None, has_begun=has_begun)
+    return serializer.encode(fields)[1:-1].decode()
 
 
 class TaskEvents(bootsteps.StartStopStep):

@@ -130,6 +130,8 @@ class Scene:
         bound = SimpleNamespace(
             tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
             export=SimpleNamespace(retry=None, idempotency_key=None),
+            is_v1=False,
+            name="notes__add",
         )
         tool: Any = SimpleNamespace(bound=bound, is_async=False)
         self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), (), self)  # type: ignore[arg-type]

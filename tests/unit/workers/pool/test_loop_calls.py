@@ -88,6 +88,8 @@ class Scene:
         bound = SimpleNamespace(
             tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
             export=SimpleNamespace(retry=retry, idempotency_key=None),
+            is_v1=False,
+            name="notes__add",
         )
 
         async def handle(context: object, arguments: Any) -> Any:

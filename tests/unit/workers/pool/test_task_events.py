@@ -17,7 +17,7 @@ from redis.exceptions import ReadOnlyError
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.contract.calls import new_call
-from goondan_tasks.contract.messages import ToolCallError, ToolCallResult, wall_clock
+from goondan_tasks.contract.messages import ToolCallError, wall_clock
 from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.submission import call_json
 from workers.job import Job
@@ -121,7 +121,7 @@ def test_what_is_left_is_sent_when_the_worker_stops_and_only_once(consumer: Any)
     assert consumer.timer.cancelled == 1
 
 
-def ended_call(failure: ToolCallResult | None = None, **names: Any) -> Job:
+def ended_call(failure: ToolCallError | None = None, **names: Any) -> Job:
     call = new_call("coder", "calc__add", {"text": "ü \u2028", "password": "p4ss"}, names)
     text = call_json(call, serializer.encode(call.args))
     answer = (b"run", 1, 0, 1_700_000_000_000, None, None, text, b"", b"id-1")
@@ -129,7 +129,7 @@ def ended_call(failure: ToolCallResult | None = None, **names: Any) -> Job:
     job.begun_at, job.duration_ms, job.output = monotonic(), 1.5, 'a "quoted" text'
     job.output_text = serializer.encode(job.output)
     assert job.classify()
-    job.result = failure
+    job.error = failure
     return job
 
 
@@ -137,9 +137,7 @@ def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> No
     broker = consumer.broker
     consumer.event_dispatcher.send("task-started", uuid="celerys")
     started(consumer)
-    failure = ToolCallResult.from_wire(
-        {"toolCallId": "1", "toolName": "calc__add", "status": "error", "meta": META}
-    ).model_copy(update={"error": ToolCallError(code="E_ODD", name="Odd", message="no")})
+    failure = ToolCallError(code="E_ODD", name="Odd", message="no")
     jobs = [ended_call(), ended_call(failure, root_id="root", parent_id="parent")]
     consumer.pool.events.add(consumer.event_dispatcher, jobs)
     [flush] = consumer.timer.repeated
@@ -161,9 +159,7 @@ def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> No
 
 def test_a_plain_call_that_is_refused_has_not_started(consumer: Any) -> None:
     broker = consumer.broker
-    failure = ToolCallResult.from_wire(
-        {"toolCallId": "1", "toolName": "calc__add", "status": "error", "meta": META}
-    ).model_copy(update={"error": ToolCallError(code="E_ODD", name="Odd", message="no")})
+    failure = ToolCallError(code="E_ODD", name="Odd", message="no")
     ended, since = ended_call(failure), time()
     ended.begun_at = ended.duration_ms = 0.0
     consumer.pool.events.add(consumer.event_dispatcher, [ended])
