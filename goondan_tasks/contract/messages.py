@@ -325,7 +325,7 @@ class CallLogFields(NamedTuple):
 
     def known(self) -> JsonObject:
         """Return the non-empty fields by name."""
-        fields = self._asdict()
+        fields = dict(zip(self._fields, self, strict=True))
         if None not in self and "" not in self:
             return fields
         return {name: value for name, value in fields.items() if value not in (None, "")}

@@ -113,6 +113,8 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
             value = layer.middleware(own)
         else:
             value = await beside_loop(partial(layer.middleware, own), on_thread)
+        if inside.pending is not None and value is inside.pending:
+            return await inside.pending  # what it returns is no longer awaitable
         while inspect.isawaitable(value):  # an async one may return next() without awaiting it
             if not (on_loop or value is inside.pending or layer.awaits_next_alone):
                 await move_to_loop()
