@@ -49,7 +49,7 @@ from workers.endings import Endings, log_raised
 from workers.extensions.events import EventListeners, running, tell_called, tell_completed
 from workers.extensions.pipelines import AgentPipelines
 from workers.instances.workdirs import OpenWait
-from workers.job import Job, result_of
+from workers.job import Job, result_of, shown_result
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices
 from workers.plan import Handle, Plan
@@ -286,7 +286,10 @@ class Executor:
 
     def _shown(self, job: Job, value: Any) -> ToolCallResult:
         """Return the result that async middlewares see of a handler's value."""
-        result = self.endings.of_value(job.claim.run, value, job.started_at)
+        if job.is_plain and not may_be_pending(value):
+            result = shown_result(job, value)
+        else:
+            result = self.endings.of_value(job.claim.run, value, job.started_at)
         if result.status == "ok":
             job.shown, job.output = result, value
         return result

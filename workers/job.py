@@ -30,6 +30,7 @@ from goondan_tasks.contract.messages import (
     CallLogFields,
     Clock,
     JsonObject,
+    ResultMeta,
     ToolCall,
     ToolCallError,
     ToolCallResult,
@@ -569,6 +570,28 @@ class Job:
         if self._original is None:
             self._original = ToolCall.from_wire(self.read())
         return self._original
+
+
+def shown_result(job: Job, output: Any) -> ToolCallResult:
+    """Return the result of a plain call that its middlewares see, as ``Run.ok`` makes it in more time."""
+    call, finished_at = job.read(), job.clock()
+    started_at = job.started_at or finished_at
+    meta = {name: call[name] for name in META_TEXTS} | {
+        "id": job.id,
+        "worker": job.worker,
+        "attempt": job.attempt,
+        "queuedAt": iso_time(job.queued_at),
+        "startedAt": iso_time(started_at),
+        "finishedAt": iso_time(finished_at),
+        "durationMs": round(finished_at - started_at, 3),
+    }
+    return ToolCallResult(
+        tool_call_id=shown_id(call),
+        tool_name=call["toolName"],
+        status="ok",
+        output=output,
+        meta=ResultMeta.from_wire(meta),
+    )
 
 
 def result_of(job: Job, call: JsonObject, outcome: str, *, is_error: bool = False) -> bytes:

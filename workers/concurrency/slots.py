@@ -136,6 +136,11 @@ class Slots:
         if released_slot is None or released_slot.give_up():
             self._pass_on(1)
 
+    def leave_all(self, count: int) -> None:
+        """End so many jobs that have not waited."""
+        while self._pass_on(count):
+            count = 0
+
     def take_waiting(self) -> Sequence[QueuedJob]:
         """Remove and return the jobs that have not begun."""
         with self._lock:
@@ -171,8 +176,7 @@ class Slots:
 
     def fill(self) -> None:
         """Give the added slots to waiting calls."""
-        while self._pass_on(0):
-            pass
+        self.leave_all(0)
 
     def _pass_on(self, freed: int) -> bool:
         """Free so many slots and give one to the next waiting call, if any; return whether one was given."""

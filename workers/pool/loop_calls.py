@@ -157,6 +157,8 @@ class LoopCalls:
         #: the calls that run, by token: those that the lead has begun, and those that are detached
         self._short: dict[str, LoopCall] = {}
         self._lasting: dict[str, LoopCall] = {}
+        #: the calls that the loop is about to begin
+        self._begun: list[LoopCall] = []
         #: the calls that have ended in this round
         self._ended: list[Job] = []
         self._results = runtime.delivery.result_writer
@@ -181,7 +183,11 @@ class LoopCalls:
         call = LoopCall(job, plan)
         job.begin(is_wrapped=plan.is_wrapped)
         self._short[job.token] = call
-        self._event_loop.put_off(partial(self._start, call))
+        with self._lock:
+            self._begun.append(call)
+            is_first = len(self._begun) == 1
+        if is_first:
+            self._event_loop.put_off(self._start_all)
 
     def begin_detached(self, job: Job, plan: Plan) -> None:
         """Let the loop run a call that the pool looks after, after the next flush."""
@@ -214,6 +220,12 @@ class LoopCalls:
         call.job.ensure_cancellation().on_cancel(partial(self._on_loop, call.interrupt))
 
     # On the event loop.
+
+    def _start_all(self) -> None:
+        with self._lock:
+            begun, self._begun = self._begun, []
+        for call in begun:
+            self._start(call)
 
     def _start(self, call: LoopCall) -> None:
         if call.job.is_fresh:
@@ -321,8 +333,7 @@ class LoopCalls:
         """Put results into the writer's next packet, and free the slots of their calls."""
         for begin in range(0, len(jobs), MOST_STORED):
             self._results.store_many(jobs[begin : begin + MOST_STORED])
-        for _ in jobs:
-            self._slots.leave(None)
+        self._slots.leave_all(len(jobs))
 
     def _report(self, reports: Sequence[ScriptCall[Any]]) -> None:
         """Put the last reports of a call into the packet of its result."""

@@ -13,12 +13,19 @@ from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, new_call, with_meta
 from goondan_tasks.contract.errors import ToolCancelledError
 from goondan_tasks.contract.events import event_args
 from goondan_tasks.contract.failure import describe
-from goondan_tasks.contract.messages import ToolCall, ToolCallResult, assistant_message, iso_time, wall_clock
+from goondan_tasks.contract.messages import (
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    assistant_message,
+    iso_time,
+    wall_clock,
+)
 from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.slots import KeptSlot, ReleasedSlot, Wait
 from workers.extensions.events import running, running_log_fields
-from workers.job import Job, JobState, is_plain, result_of
+from workers.job import Job, JobState, is_plain, result_of, shown_result
 from workers.plain_context import PlainContext
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
@@ -216,7 +223,23 @@ def test_the_result_of_a_plain_call_reads_as_the_general_one(output: Any, call: 
     times = {"finished_at": result.meta.finished_at, "duration_ms": result.meta.duration_ms}
     assert result == general.model_copy(update={"meta": general.meta.model_copy(update=times)})
     assert serializer.decode(wire) == result.to_wire()
+    seen = shown_result(job, output)
+    times = {"finished_at": seen.meta.finished_at, "duration_ms": seen.meta.duration_ms}
+    assert seen == general.model_copy(update={"meta": general.meta.model_copy(update=times)})
     assert (job.ended_at, job.duration_ms) == (result.meta.finished_at, result.meta.duration_ms)
+
+
+def test_the_result_of_a_plain_call_that_failed_reads_as_the_general_one() -> None:
+    job = job_of()
+    job.started_at = job.clock()
+    error = ToolCallError(
+        code="E_TOOL", name="Odd", message='no "\u2603"', suggestion=None, help_url="https://x"
+    )
+    text = error.model_dump_json(by_alias=True, exclude_none=True)
+    result = ToolCallResult.from_json(result_of(job, job.read(), text, is_error=True))
+    general = job.claim.run.failed(error, job.started_at)
+    times = {"finished_at": result.meta.finished_at, "duration_ms": result.meta.duration_ms}
+    assert result == general.model_copy(update={"meta": general.meta.model_copy(update=times)})
 
 
 def test_a_claim_has_what_the_ledger_told() -> None:

@@ -72,6 +72,18 @@ def test_no_more_begin_than_there_are_places() -> None:
     assert third.has_begun
 
 
+def test_those_that_end_together_make_room_for_as_many_at_once() -> None:
+    freed: list[None] = []
+    slots = Slots(lambda: 3, begin, lambda: freed.append(None))
+    assert all(slots.take() for _ in range(3))
+    waiting = [Job() for _ in range(2)]
+    for number, job in enumerate(waiting):
+        slots.enter(QueuedJob(job.begin, number, InOrder()))
+    slots.leave_all(3)
+    assert [job.has_begun for job in waiting] == [True, True]
+    assert (slots.free, len(freed)) == (1, 1)
+
+
 def test_events_on_their_way_count_as_turns_that_wait() -> None:
     shop = SlotsUnderTest(limit=3, most_released=2)
     shop.go_away(shop.enter(), Wait.TOOLS)

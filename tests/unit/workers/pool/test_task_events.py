@@ -24,10 +24,6 @@ from workers.job import Job
 from workers.pool.monitoring import LONGEST_NAME, MOST_CALLS, MOST_EVENTS, MOST_NAMES, TaskEvents, count
 from workers.pool.pool import CallPool
 
-META = {
-    name: name for name in ("id", "agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId")
-}
-
 
 class Timer:
     """Stands for the timer of Celery's main loop."""
