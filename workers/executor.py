@@ -49,11 +49,12 @@ from workers.endings import Endings, log_raised
 from workers.extensions.events import EventListeners, running, tell_called, tell_completed
 from workers.extensions.pipelines import AgentPipelines
 from workers.instances.workdirs import OpenWait
-from workers.job import Job, result_of, shown_result
+from workers.job import Job
 from workers.outcome import FunctionOutcome, awaited_outcome, outcome_of
 from workers.plain_context import ContextServices
 from workers.plan import Handle, Plan
 from workers.plans import Plans
+from workers.results import result_of, shown_result
 from workers.thinking.model_request import ModelAnswer
 from workers.tools.registry import Registry
 from workers.turns.pipeline import Core, MiddlewareServices, Shape, blocking, compose

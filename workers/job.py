@@ -5,8 +5,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from json.encoder import encode_basestring as quoted
-from operator import itemgetter
 from time import monotonic
 from typing import Any, Self, TypeVar
 
@@ -16,13 +14,11 @@ from broker_config.scripts import ScriptCall
 from goondan_tasks.authoring.extension_api import ToolCallContext
 from goondan_tasks.contract.call_fields import (
     BARE_FIELDS,
-    META_TEXTS,
     PLAN_FIELDS,
     STEP_FIELDS,
     TEXTS,
     is_sound,
     shown_id,
-    template_of,
 )
 from goondan_tasks.contract.calls import MAX_CONTEXT_BYTES, Run
 from goondan_tasks.contract.events import sender_of
@@ -30,7 +26,6 @@ from goondan_tasks.contract.messages import (
     CallLogFields,
     Clock,
     JsonObject,
-    ResultMeta,
     ToolCall,
     ToolCallError,
     ToolCallResult,
@@ -62,17 +57,8 @@ _PRODUCED_FIELDS = BARE_FIELDS | STEP_FIELDS
 
 _ALL_TEXTS = frozenset({str})
 
-_meta_texts = itemgetter(*META_TEXTS)
-
 #: the text before the arguments of a producer's call (goondan_tasks/ledger/submission.py)
 _BEFORE_ARGS = b'"callChain":[],"args":'
-
-#: as ``ToolCallResult.to_wire`` writes it
-_RESULT = (
-    '{"v":1,"toolCallId":%s,"toolName":%s,"status":"%s","%s":%s,"meta":{"id":%s,'
-    f'{template_of(META_TEXTS)},"worker":%s,"attempt":%d,'
-    '"queuedAt":"%s","startedAt":"%s","finishedAt":"%s","durationMs":%r}}'
-)
 
 
 def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
@@ -176,7 +162,7 @@ class Job:
         "worker",
     )
 
-    #: the result as JSON; the result itself, unless :func:`result_of` has written it; and its error
+    #: the result as JSON; the result itself, unless ``result_of`` has written it; and its error
     wire: bytes
     result: ToolCallResult | None
     error: ToolCallError | None
@@ -453,7 +439,7 @@ class Job:
         return result.status == "pending" or may_retry or self.approved_by is not None
 
     def end_with(self, result: bytes | ToolCallResult) -> None:
-        """Keep the result of the call, which ends now; bytes are those of :func:`result_of`."""
+        """Keep the result of the call, which ends now; bytes are those of ``result_of``."""
         if isinstance(result, bytes):
             self.wire = result
             return
@@ -570,53 +556,3 @@ class Job:
         if self._original is None:
             self._original = ToolCall.from_wire(self.read())
         return self._original
-
-
-def shown_result(job: Job, output: Any) -> ToolCallResult:
-    """Return the result of a plain call that its middlewares see, as ``Run.ok`` makes it in more time."""
-    call, finished_at = job.read(), job.clock()
-    started_at = job.started_at or finished_at
-    meta = {name: call[name] for name in META_TEXTS} | {
-        "id": job.id,
-        "worker": job.worker,
-        "attempt": job.attempt,
-        "queuedAt": iso_time(job.queued_at),
-        "startedAt": iso_time(started_at),
-        "finishedAt": iso_time(finished_at),
-        "durationMs": round(finished_at - started_at, 3),
-    }
-    return ToolCallResult(
-        tool_call_id=shown_id(call),
-        tool_name=call["toolName"],
-        status="ok",
-        output=output,
-        meta=ResultMeta.from_wire(meta),
-    )
-
-
-def result_of(job: Job, call: JsonObject, outcome: str, *, is_error: bool = False) -> bytes:
-    """Return the JSON of the result of a call that has just ended; ``outcome`` is that of output or error."""
-    finished_at = job.clock()
-    started_at = job.started_at or finished_at
-    if job.shown is None:
-        job.ended_at, job.duration_ms = iso_time(finished_at), round(finished_at - started_at, 3)
-    else:
-        meta = job.shown.meta
-        job.ended_at, job.duration_ms = meta.finished_at or iso_time(finished_at), meta.duration_ms or 0.0
-    return (
-        _RESULT
-        % (
-            quoted(shown_id(call)),
-            quoted(call["toolName"]),
-            *(("error", "error") if is_error else ("ok", "output")),
-            outcome,
-            quoted(job.id),
-            *map(quoted, _meta_texts(call)),
-            quoted(job.worker),
-            job.attempt,
-            iso_time(job.queued_at),
-            iso_time(started_at),
-            job.ended_at,
-            job.duration_ms,
-        )
-    ).encode()

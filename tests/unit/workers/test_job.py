@@ -25,8 +25,9 @@ from goondan_tasks.contract.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EV
 from goondan_tasks.ledger.record import Verdict
 from workers.concurrency.slots import KeptSlot, ReleasedSlot, Wait
 from workers.extensions.events import running, running_log_fields
-from workers.job import Job, JobState, is_plain, result_of, shown_result
+from workers.job import Job, JobState, is_plain
 from workers.plain_context import PlainContext
+from workers.results import result_of, shown_result
 
 CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
 

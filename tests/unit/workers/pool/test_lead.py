@@ -27,11 +27,12 @@ from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.concurrency.slots import Slots, Wait
 from workers.concurrency.threads import DaemonThreads
-from workers.job import Job, result_of
+from workers.job import Job
 from workers.plan import Plan, SlowToolDetector
 from workers.pool import lead as lead_module
 from workers.pool.lead import AHEAD_SECONDS, EXTRA, GROUP, Lead
 from workers.pool.loop_calls import end_detached
+from workers.results import result_of
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 _START = _LEDGER.start([("a", "b")]).script.sha

@@ -32,11 +32,12 @@ from workers.concurrency.slots import Slots
 from workers.concurrency.threads import DaemonThreads
 from workers.concurrency.watchdog import Watchdog
 from workers.executor import Mark
-from workers.job import Job, JobState, result_of
+from workers.job import Job, JobState
 from workers.outcome import FunctionOutcome
 from workers.plan import Handle, Plan, SlowToolDetector
 from workers.pool import loop_calls
 from workers.pool.loop_calls import LoopCalls
+from workers.results import result_of
 
 _LEDGER = Ledger(fakeredis.FakeRedis(), Settings())
 LIMIT = 300.0
