@@ -80,13 +80,13 @@ def test_every_call_is_answered_once_over_a_slow_network_that_is_cut(
         with cuts(stack.proxy, road, chance):
             answers = Crowd(producer, road.crowd, patience=240).run(calls)
         stack.proxy.delay(0)
-        reckoning = Reckoning(answers, log.runs(), finals)
-        say([*reckoning.lines(), f"{stack.proxy.seen.cuts} connections cut"])
-        assert len(answers) == road.calls
-        assert reckoning.codes.keys() == {"ok"}
-        assert reckoning.run_twice == []
-        assert reckoning.not_answered_once == []
-        assert reckoning.ok_without_run == []
+    reckoning = Reckoning(answers, log.runs(), finals)  # after the last final result was counted
+    say([*reckoning.lines(), f"{stack.proxy.seen.cuts} connections cut"])
+    assert len(answers) == road.calls
+    assert reckoning.codes.keys() == {"ok"}
+    assert reckoning.run_twice == []
+    assert reckoning.not_answered_once == []
+    assert reckoning.ok_without_run == []
     wait_until(lambda: len(consuming(stack)) == len(workers), BACK_SECONDS)
     assert [worker.poll() for worker in workers] == [None, None]
     wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
