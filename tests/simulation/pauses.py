@@ -268,9 +268,9 @@ def _resume_in_order(world: PausesWorld, pause: Pause, worker: Worker) -> None:
         world.show_time()
         world.reaper.wake()
         taken += _next(world)
-        if QUEUES[0] in world.queues_of(worker):
+        if worker in world.workers and QUEUES[0] in world.queues_of(worker):
             workers.reserve_from(world, worker, [QUEUES[0]], (1, 0), world.pick)
-        while worker.messages:
+        while worker in world.workers and worker.messages:  # it may die of a claim
             workers.claim(world, world.pick)
     if world.is_healing:
         work_off(world)
