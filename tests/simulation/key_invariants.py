@@ -57,7 +57,9 @@ def check_keys(world: World) -> None:
         result = ToolCallResult.from_json(one.result)
         code = None if result.error is None else result.error.code
         others = same_key(world, one)
-        if code == ToolCallConflictError.code and all(its.digest == key.digest for _, its in others):
+        is_edited = any(its.is_edited for its in (one, *(other for other, _ in others)))
+        are_same = not is_edited and all(its.digest == key.digest for _, its in others)
+        if code == ToolCallConflictError.code and are_same:
             raise BrokenPromiseError(f"{world.name(one)} is in conflict with calls that are the same")
         if code == "E_TOOL" and not one.was_marked:
             raise BrokenPromiseError(f"{world.name(one)} has the error of another call")

@@ -131,6 +131,7 @@ def approve(world: World, pick: Random) -> bool:
     try:
         if pick.random() < 0.7:
             edited = {**record.call.args, "edit": pick.randrange(3)} if pick.random() < 0.5 else None
+            one.is_edited = one.is_edited or edited is not None  # also if only the answer is lost
             world.completions.approve(record, "ann", edited)
         else:
             denied = Outcome(error=world.reaper.failure(_claim_of(record), ApprovalDeniedError("no")).error)

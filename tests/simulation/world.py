@@ -95,6 +95,8 @@ class KnownCall:
     has_lost_message: bool = False
     #: whether Redis went back to a copy from before it was accepted (``restores``)
     is_lost: bool = False
+    #: whether a person may have changed its arguments, so that they differ from those of calls with its key
+    is_edited: bool = False
     #: whether a mark of it was confirmed, and whether it was completed while it was pending
     was_marked: bool = False
     is_completed: bool = False
