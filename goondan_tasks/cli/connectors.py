@@ -71,7 +71,7 @@ def run(session: Session, names: Names = None, port: Port = None, address: Addre
         if output.as_json:
             served = {} if url is None else {"url": url}
             output.document({"connectors": owner(), "connections": names, **served})
-        output.note(f"Running {', '.join(names)} on {hidden_password(settings.redis_url)}")
+        output.note(f"Running {', '.join(names) or 'none'} on {hidden_password(settings.redis_url)}")
         if url is not None:
             output.note(f"Listening: {url}")
         while not interruption.asked.wait(_LOOK_SECONDS) and not connected.have_ended():

@@ -291,7 +291,7 @@ class _Dev:
         if names := [one.name for one in runnable(bundle) if one not in served]:
             command = [*PROGRAM, "connectors", "run", *names]
             self._connections = self._supervisor.keep(
-                lambda: self._start("connectors", command),
+                lambda: self._start("connectors", command, dev="on"),
                 lambda text: self._screen.line("connectors", text),
                 may_end=True,  # when all connectors have returned
             )
@@ -308,7 +308,7 @@ class _Dev:
                 self._server.worker.process.wait(_SERVER_END_SECONDS)
         command = [*PROGRAM, "serve", "--port", self._server_url.rpartition(":")[2]]
         self._server = self._supervisor.keep(
-            lambda: self._start("serve", command), lambda text: self._screen.line("serve", text)
+            lambda: self._start("serve", command, dev="on"), lambda text: self._screen.line("serve", text)
         )
 
     def look(self) -> None:
@@ -399,9 +399,10 @@ class _Dev:
         self._is_valid = True
         return checked
 
-    def _start(self, name: str, command: Sequence[str]) -> LoggedProcess:
-        tell = self._screen.line
-        return start_in_group(self._group, name, command, environment=self._environment, tell=tell)
+    def _start(self, name: str, command: Sequence[str], **settings: str) -> LoggedProcess:
+        """Start a program; ``settings`` are its own: ``dev`` lets it start without a Connection's secrets."""
+        environment = self._session.environment(bundle=self._check.path, **{**self.mode, **settings})
+        return start_in_group(self._group, name, command, environment=environment, tell=self._screen.line)
 
     def _fleet_of(self, agents: Sequence[AgentRecord]) -> Fleet:
         return Fleet(self._redis, self._settings, agents, node_name("dev"))

@@ -14,8 +14,7 @@ from broker_config.settings import Settings
 from goondan_tasks.authoring.webhooks import MAX_BODY_BYTES, HttpRequest
 from goondan_tasks.bundle.connectors import ROOT
 from goondan_tasks.connectors.connections import answering
-from goondan_tasks.connectors.open_requests import OpenRequests
-from goondan_tasks.connectors.running import RunningConnections, running
+from goondan_tasks.connectors.running import Entrance, RunningConnections, running
 from goondan_tasks.contract.errors import ConfigError
 from goondan_tasks.contract.names import public_paths
 from goondan_web.door import Access, Door, DoorContext
@@ -38,16 +37,16 @@ def opened(context: DoorContext) -> Iterator[Door]:
 def connections_door(connections: RunningConnections, settings: Settings) -> Door:
     """Make the door to Connections that run."""
     routes = [
-        Route(path, _endpoint(entrance.requests), methods=list(entrance.methods))
+        Route(path, _endpoint(entrance), methods=list(entrance.methods))
         for entrance in connections.entrances
         for path in public_paths(entrance.path, settings.public_url)
     ]
     return Door("connections", ROOT, routes, Access.OWN, max_body_bytes=MAX_BODY_BYTES)
 
 
-def _endpoint(requests: OpenRequests) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(entrance: Entrance) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        found = await requests.answer(await _read(request))
+        found = await entrance.answer(await _read(request))
         return Response(found.body, found.status, dict(found.headers))
 
     return answer

@@ -80,6 +80,19 @@ spec:
   scopes: [chat:write]
   redirect: {callbackPath: /oauth/callback}
 """
+CONNECTION = """\
+---
+apiVersion: goondan.ai/v1
+kind: Connection
+metadata: {name: %s}
+spec:
+  connectorRef: Connector/%s
+  %s
+"""
+LACKING = {
+    "orders": ("webhook", "verify: {webhook: {signingSecret: {valueFrom: {env: ORDERS_SECRET}}}}"),
+    "chat": ("telegram", "secrets: {BOT_TOKEN: {valueFrom: {env: CHAT_TOKEN}}}"),
+}
 LISTENER = BUNDLE[BUNDLE.index("---") :].replace("speaker", "listener")
 SLEEPER = "handlers = {'word': lambda ctx, input: time.sleep(600)}\n"
 TOOL = "handlers = {'word': lambda ctx, input: '%s'}\n"
@@ -207,9 +220,9 @@ def _page(url: str) -> str:
         return ""
 
 
-def _status(url: str) -> int:
+def _status(url: str, method: str = "GET") -> int:
     try:
-        return httpx2.get(url, timeout=30).status_code
+        return httpx2.request(method, url, timeout=30).status_code
     except httpx2.TransportError:
         return 0
 
@@ -303,6 +316,30 @@ def test_agents_share_a_worker_unless_each_is_to_have_its_own(
         assert len(client.workers()) == workers
         for agent in ("speaker", "listener"):
             assert client.call(agent, "say__word", {}, timeout=PATIENCE).output == "hello"
+
+
+def test_connections_that_lack_a_variable_are_left_out_until_they_have_it(bundle: Path) -> None:
+    connections = "".join(CONNECTION % (name, *of) for name, of in LACKING.items())
+    (bundle / "goondan.yaml").write_text(BUNDLE + CHANGESETS.partition("  policy")[0] + connections)
+    with running(bundle, "--no-flower", "--serve") as dev:
+        server = dev.places["serverUrl"]
+        orders = f"{server}/connections/orders"
+        wait_until(lambda: _status(dev.places["consoleUrl"]) == 200, PATIENCE)
+        wait_until(lambda: "CHAT_TOKEN" in _page(f"{server}/console/connections"), PATIENCE)
+        refused = httpx2.post(orders, timeout=PATIENCE)
+        listed = httpx2.get(f"{server}/v1/connections", timeout=PATIENCE).json()["items"]
+
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "E_CONFIG_REF_NOT_FOUND"
+        assert "Set ORDERS_SECRET where this runs" in refused.json()["error"]["message"]
+        assert "ORDERS_SECRET" in _page(f"{server}/console/connections")
+        assert [(one["name"], one["state"]) for one in listed] == [("chat", "stopped"), ("orders", "stopped")]
+        for variable in ("CHAT_TOKEN", "ORDERS_SECRET"):
+            assert sum(f"Set {variable}" in line for line in dev.lines) == 1
+        assert not dev.has_said("has ended")
+
+        (bundle / ".env").write_text("ORDERS_SECRET=ours\n", encoding="utf-8")
+        wait_until(lambda: _status(orders, "POST") == 401, PATIENCE)
 
 
 def test_an_agent_that_crashes_the_shared_worker_leaves_the_others_served(bundle: Path) -> None:

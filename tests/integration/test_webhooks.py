@@ -59,8 +59,9 @@ def test_request_begins_one_turn_at_whatever_servers_it_arrives(env: dict[str, s
     assert status["process"].endswith((f":{first.process.pid}", f":{second.process.pid}"))
 
 
-def test_server_without_the_secret_does_not_start(env: dict[str, str]) -> None:
+@pytest.mark.parametrize("command", [("connectors", "run"), ("serve",)])
+def test_server_without_the_secret_does_not_start(env: dict[str, str], command: tuple[str, ...]) -> None:
     without = {name: value for name, value in env.items() if name != "SHOP_SECRET"}
-    refused = goondan("connectors", "run", "--port", "0", env=without)
+    refused = goondan(*command, "--port", "0", env=without)
 
     assert (refused.exit_code, "SHOP_SECRET" in refused.stderr) == (3, True)

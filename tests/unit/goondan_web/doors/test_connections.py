@@ -33,7 +33,7 @@ class Shop:
 
     def client(self, **settings: Any) -> TestClient:
         loaded = Settings.load(**settings)
-        entrance = Entrance("shop", PATH, ("POST", "PUT"), self.requests)
+        entrance = Entrance("shop", PATH, ("POST", "PUT"), self.requests.answer)
         door = connections_door(RunningConnections([], [entrance]), loaded)
         app = make_application([door], loaded, "127.0.0.1", lambda: None)
         return TestClient(app, base_url="http://shop.example", raise_server_exceptions=False)
