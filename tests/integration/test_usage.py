@@ -4,6 +4,7 @@ import html
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from subprocess import Popen
 
 import httpx2
@@ -23,10 +24,24 @@ Counts = dict[tuple[str, str, str], dict[str, int]]
 ANN = {"subjects": {"user": "ann"}}
 
 
-@pytest.fixture(scope="module")
-def swarm() -> Iterator[Shop]:
+@contextmanager
+def asked_shop() -> Iterator[Shop]:
     with shop() as at:
         at.client.request("support", QUESTION, instance_key="customer-1041", timeout=PATIENCE, auth=ANN)
+        yield at
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[Shop]:
+    """A swarm that tests only look at."""
+    with asked_shop() as at:
+        yield at
+
+
+@pytest.fixture
+def own_swarm() -> Iterator[Shop]:
+    """A swarm whose workers a test may end."""
+    with asked_shop() as at:
         yield at
 
 
@@ -136,20 +151,20 @@ def test_the_pages_show_the_same_numbers_and_lead_to_the_calls_behind(swarm: Sho
         assert [row["tool"] for row in behind] == [DELEGATE_TOOL]
 
 
-def test_a_killed_worker_is_not_counted_twice_and_loses_one_heartbeat_at_most(swarm: Shop) -> None:
-    client = swarm.client
+def test_a_killed_worker_is_not_counted_twice_and_loses_one_heartbeat_at_most(own_swarm: Shop) -> None:
+    client = own_swarm.client
     wait_until_all_is_counted(client)
-    worker_of(swarm, "support").kill()  # what it had counted is written
+    worker_of(own_swarm, "support").kill()  # what it had counted is written
     assert counted(client) == from_outside(client)
-    swarm.stack.start_worker(["support"])
+    own_swarm.stack.start_worker(["support"])
     client.call("support", "orders__repeat", {"text": "a"}, timeout=PATIENCE)
     wait_until_all_is_counted(client)
     written = total(counted(client))["calls"]
     calls = [client.submit("support", "orders__repeat", {"text": "a", "times": n}) for n in range(60)]
     for call in calls[:30]:
         call.result(PATIENCE)
-    worker_of(swarm, "support").kill()  # what it has counted since its last heartbeat is lost
-    swarm.stack.start_worker(["support"])
+    worker_of(own_swarm, "support").kill()  # what it has counted since its last heartbeat is lost
+    own_swarm.stack.start_worker(["support"])
     for call in calls:
         call.result(PATIENCE)
     client.call("support", "orders__repeat", {"text": "the last"}, timeout=PATIENCE)
@@ -161,14 +176,14 @@ def test_a_killed_worker_is_not_counted_twice_and_loses_one_heartbeat_at_most(sw
     assert found() <= total(from_outside(client))["calls"]
 
 
-def test_a_worker_that_drains_counts_what_ends_meanwhile(swarm: Shop) -> None:
-    client, bob = swarm.client, {"subjects": {"user": "bob"}}
+def test_a_worker_that_drains_counts_what_ends_meanwhile(own_swarm: Shop) -> None:
+    client, bob = own_swarm.client, {"subjects": {"user": "bob"}}
     running = client.submit("support", "orders__export", {"format": "csv"}, auth=bob)
     # a call that is claimed only would go back to its queue, and be cancelled there
     wait_until(lambda: client.record(running.id).has_started, PATIENCE)
-    process = worker_of(swarm, "support")
+    process = worker_of(own_swarm, "support")
     process.send_signal(signal.SIGTERM)
-    wait_until(lambda: "worker.draining" in swarm.stack.log(process), PATIENCE)
+    wait_until(lambda: "worker.draining" in own_swarm.stack.log(process), PATIENCE)
     running.cancel()
     result = running.result(PATIENCE)
     process.wait(PATIENCE)
