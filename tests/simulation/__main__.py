@@ -9,6 +9,7 @@ test`` does, and rules are left out of it.
 import argparse
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--scene", default="", choices=["", *(scene.name for scene in SCENES)])
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="walk in so many at once")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server stays
     if asked.model:
         sys.exit(not report())
     if asked.processes > 1 and not asked.mutations:
@@ -65,8 +67,13 @@ def _walk_in_processes(count: int, seed: int, minutes: float, scene: str) -> int
     command += ["--scene", scene] if scene else []
     seeds = [str(seed + number * SEEDS) for number in range(count)]
     children = [subprocess.Popen([*command, "--seed", one]) for one in seeds]
-    codes = [child.wait() for child in children]
-    return int(any(codes))
+    try:
+        codes = [child.wait() for child in children]
+        return int(any(codes))
+    finally:
+        for child in children:
+            child.terminate()
+            child.wait()
 
 
 def _walk(redis: Redis, scene: Scene, first: int, seconds: float) -> bool:

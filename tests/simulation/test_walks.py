@@ -1,6 +1,10 @@
 """The walks hold, they find planted faults, and a failure is small and can be replayed."""
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,13 +14,16 @@ from broker_config import serializer
 from goondan_tasks.contract.calls import identity_of, new_call, queue_element
 from goondan_tasks.contract.messages import iso_time
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of
+from tests.processes import children_of, runs
 from tests.simulation import workers
 from tests.simulation.admission import limits_of
 from tests.simulation.mutations import GUARDED_TWICE, MUTATIONS
 from tests.simulation.scripts import simulated_scripts
 from tests.simulation.walk import make_steps, replay, shrink, tell
 from tests.simulation.world import AGENT, QUEUES, KnownCall, Parts, World
+from tests.waiting import wait_until
 
+PATIENCE = 60
 COUNT = 150
 #: these walks are the same in each run; FRESH further ones are new
 FIXED, FRESH = range(1, 21), 20
@@ -48,6 +55,18 @@ QUICK = [
     "limits keep the permits of calls that have ended",
     "key shares no output",
 ]
+
+
+def test_no_server_stays_when_walks_are_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--minutes", "9", "--processes", "2"]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}) as walks:
+        try:
+            wait_until(lambda: len(list(tmp_path.glob("*/socket"))) == 2, PATIENCE)
+            servers = [server for child in children_of(walks.pid) for server in children_of(child)]
+        finally:
+            walks.terminate()
+    assert len(servers) == 2
+    assert not any(map(runs, servers))
 
 
 def test_every_promise_holds_in_random_walks(redis: Redis) -> None:
