@@ -98,7 +98,7 @@ def validate(
             output.print(_annotation(finding) if form is FindingFormat.GITHUB else finding_text(finding))
         output.note(f"{path}: {counts(findings)}")
         for name, slots in _next_slots(checked):
-            times = ", ".join(map(local_time, slots)) or "never"
+            times = ", ".join(local_time(slot, "%Y-%m-%d %H:%M:%S %Z") for slot in slots) or "never"
             output.note(f"Schedule/{name}: next due {times}")
         if checked is not None:
             output.note(_workspace_text(checked, settings))

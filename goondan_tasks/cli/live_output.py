@@ -218,7 +218,8 @@ def _missing(status: AgentStatus | None, record: CallRecord, agent: str) -> str:
     if status is not None and status.workers:
         return ""
     if status is not None and status.is_orchestrated:
-        return f"no worker serves agent {agent!r} yet; an orchestrator looks after it (`goondan agents`)"
+        start = "`goondan dev` or `goondan orchestrator` starts one, and this waits (see `goondan agents`)"
+        return f"no worker serves agent {agent!r} yet; {start}"
     return f"no worker serves agent {agent!r}; start one with: goondan worker --agent {agent}"
 
 

@@ -320,8 +320,8 @@ def pretty(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def local_time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def local_time(milliseconds: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime(form)
 
 
 def show_progress(done: int, total: int, unit: str = "", *, is_last: bool) -> None:

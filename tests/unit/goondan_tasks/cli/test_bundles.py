@@ -246,6 +246,8 @@ def test_the_next_slots_of_schedules_are_shown() -> None:
     shown, document = goondan("validate", "--strict", path), goondan("validate", path, "--json").document
 
     assert shown.exit_code == 0
-    assert "Schedule/morning-report: next due " in shown.stderr
+    assert re.search(
+        r"^Schedule/clean-up: next due( [-\d]{10} [:\d]{8} [-+A-Z\d]+,?){3}$", shown.stderr, re.M
+    )
     slots = [epoch_milliseconds(slot) for slot in document["schedules"]["clean-up"]]
     assert [after - before for before, after in pairwise(slots)] == [900_000, 900_000]

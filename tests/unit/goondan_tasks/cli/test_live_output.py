@@ -82,7 +82,9 @@ def test_no_hint_to_start_a_worker_where_an_orchestrator_runs(
     wait(client, 5)
 
     told = capsys.readouterr().err
-    assert told.startswith("no worker serves agent 'coder' yet; an orchestrator looks after it")
+    assert told.startswith(
+        "no worker serves agent 'coder' yet; `goondan dev` or `goondan orchestrator` starts"
+    )
 
 
 def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
