@@ -152,9 +152,14 @@ class PipelinedWriter:
         *,
         is_urgent: bool = False,
         refused: Refused = _log_refusal,
+        is_full: bool = False,
     ) -> None:
-        """Add a script call to the next packet; the caller makes sure that one is sent."""
-        self._unsent.append(PendingCommand(script_call, receiver, is_urgent, refused))
+        """Add a script call to the next packet; the caller makes sure that one is sent.
+
+        With ``is_full`` the script's text is sent. So it runs before what follows it in the packet, which a
+        script that Redis has forgotten does not: that is sent again later.
+        """
+        self._unsent.append(PendingCommand(script_call, receiver, is_urgent, refused, is_full))
 
     def flush(self) -> None:
         """Send all calls that were put off, in one packet."""

@@ -54,7 +54,6 @@ from workers.revisions.sync import (
     forget_revisions,
     not_followed,
 )
-from workers.thinking.model_calls import ask_model_script
 
 logger = structlog.get_logger(__name__)
 
@@ -132,7 +131,7 @@ class WorkerRuntime:
         process_board().suspended = SuspendedCalls(ledger, reaper)
         children = Children()
         event_loop = EventLoopThread()
-        writer = PipelinedWriter(ledger.redis, (*ledger.unawaited_scripts, ask_model_script()))
+        writer = PipelinedWriter(ledger.redis, ledger.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         prompt = connect(

@@ -72,6 +72,17 @@ def test_a_script_that_redis_forgot_is_sent_whole(send: Callable[[Any], Future[A
     assert send("b").result(PATIENCE) == 2
 
 
+def test_a_script_that_redis_forgot_runs_before_what_follows_it_if_it_was_sent_whole(redis: Redis) -> None:
+    count: ScriptCall[int] = ScriptCall(Script.of("return redis.call('SCARD', KEYS[1])"), ["members"], [])
+    writer, answer = PipelinedWriter(redis, preloaded=[ADD, count.script]), Future[int]()
+    writer.start()
+    redis.script_flush()
+    redis.script_load(count.script.text)
+    writer.put_off(ScriptCall(ADD, ["members"], ["a"]), answer.set_result, is_full=True)
+    assert writer.ask(count) == answer.result(PATIENCE) == 1
+    writer.stop()
+
+
 def test_a_script_that_must_arrive_is_known_before_it_is_sent(server: EmbeddedRedis, redis: Redis) -> None:
     other = Script.of("return 1")
     writer = PipelinedWriter(redis, preloaded=[ADD])

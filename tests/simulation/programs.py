@@ -42,6 +42,7 @@ class InlineWriter:
         *,
         refused: Callable[[ResponseError], object] = lambda _: None,
         is_urgent: bool = True,
+        is_full: bool = False,
     ) -> None:
         """Run a script call, and hand over its answer, or the error with which Redis refuses it."""
         try:

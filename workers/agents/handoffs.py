@@ -114,8 +114,9 @@ class Handoffs:
         One that is not awaited goes with the next packet, and its answer is read with those of that.
         """
         answer: Future[T] = Future()
+        refused, is_full = answer.set_exception, not is_awaited
         self._writer.put_off(
-            script_call, answer.set_result, is_urgent=is_awaited, refused=answer.set_exception
+            script_call, answer.set_result, is_urgent=is_awaited, refused=refused, is_full=is_full
         )
         if is_awaited:
             self._writer.flush()
