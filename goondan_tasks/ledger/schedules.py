@@ -327,11 +327,13 @@ class ScheduleStore:
     def outside_slots(self, schedule: Schedule, key: str | None = None) -> Submission:
         """Prepare a run outside the slots; for it, ``{{slot}}`` is the time of now.
 
-        The same ``key`` is the same run, at the same time, for KEPT_SECONDS.
+        The same ``key`` is the same run, at the same time, for KEPT_SECONDS, until the schedule is removed.
         """
         now, suffix = redis_time(self._redis), secrets.token_hex(4)
         if key is not None:
-            name = self._keys.request_key(f"schedule {schedule.full_name} {schedule.digest} {key}")
+            since = cast("bytes | None", self._redis.hget(self._keys.schedule(schedule.full_name), "since"))
+            begun = (since or b"").decode(errors="replace")
+            name = self._keys.request_key(f"schedule {schedule.full_name} {schedule.digest} {begun} {key}")
             with self._redis.pipeline() as pipe:
                 pipe.set(name, f"{now} {suffix}", nx=True, ex=KEPT_SECONDS)
                 pipe.get(name)

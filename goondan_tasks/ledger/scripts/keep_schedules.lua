@@ -24,6 +24,7 @@ for at = 5, #ARGV, 7 do
   if ttl > longest then longest = ttl end
   redis.call('HSET', key, 'definition', ARGV[at + 1], 'digest', ARGV[at + 2], 'timing', ARGV[at + 3],
     'overlap', ARGV[at + 4], 'next', slot, 'at', due)
+  if not state[1] then redis.call('HSET', key, 'since', now) end
   keep_for(key, ttl)
   redis.call('ZADD', KEYS[1], due == '' and 'inf' or due, name)
   if state[1] ~= ARGV[at + 2] then written = written + 1 end

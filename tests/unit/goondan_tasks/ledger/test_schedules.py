@@ -7,6 +7,7 @@ from typing import Any
 import fakeredis
 import pytest
 
+from broker_config.connections import redis_time
 from broker_config.settings import Settings
 from goondan_tasks.client.schedules import Schedules
 from goondan_tasks.contract.errors import RecordDamagedError, ScheduleNotFoundError
@@ -17,6 +18,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper
 from goondan_tasks.ledger.schedules import Looked, ScheduleState, ScheduleStore
+from tests.waiting import wait_until
 
 QUEUE = "agent.coder.events"
 
@@ -246,6 +248,18 @@ def test_the_list_knows_at_once_that_a_run_has_ended_and_how(station: Station) -
     assert (first.open_runs, first.last_outcome, first.last_error) == (2, "ok", None)
     assert (second.open_runs, second.last_outcome) == (1, "error")
     assert second.last_error == "E_MODEL: no answer"
+
+
+def test_a_key_is_the_same_run_until_the_schedule_is_removed(station: Station) -> None:
+    one = hourly()
+    station.store.keep("w", [one], 1)
+    run, again = station.store.outside_slots(one, "k"), station.store.outside_slots(one, "k")
+    station.store.remove(one)
+    added = redis_time(station.redis)
+    wait_until(lambda: redis_time(station.redis) > added)
+    station.store.keep("w", [one], 2)
+
+    assert run.id == again.id != station.store.outside_slots(one, "k").id
 
 
 def test_the_list_goes_on_without_the_record_of_a_run(station: Station) -> None:
