@@ -173,7 +173,7 @@ class Executor:
     def _called(self, job: Job, plan: Plan, context: ToolContext, mark_again: Mark) -> Any:
         """Run the handler of a call, within what is around it, if anything is."""
         if not plan.is_wrapped:
-            return plan.handler(job.original if plan.takes_call else context, job.read()["args"])
+            return plan.handler(job if plan.takes_job else context, job.read()["args"])
 
         async def handle(arguments: JsonObject) -> Any:
             here = partial(plan.handler, context, arguments)

@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from time import monotonic
 from typing import Any, Self, TypeVar
 
@@ -45,7 +46,7 @@ from workers.concurrency.slots import ReleasedSlot
 from workers.concurrency.watchdog import CallOff
 from workers.plan import Plan
 from workers.reporters import OutputEmitter, ProgressReporter, Reporter
-from workers.turns.turn_state import TurnState
+from workers.turns.turn_state import OpenedStep, TurnState
 
 T = TypeVar("T")
 
@@ -143,11 +144,13 @@ class Job:
         "is_bare",
         "is_plain",
         "is_told",
+        "opened",
         "output",
         "output_text",
         "plan",
         "queue",
         "queued_at",
+        "read_ahead",
         "released_slot",
         "reporter",
         "result",
@@ -173,6 +176,10 @@ class Job:
     #: made when the handler asks for it
     reporter: ProgressReporter[ScriptCall[Any]] | None
     emitter: OutputEmitter[ScriptCall[Any]] | None
+    #: the answer to what its tool reads in the trip of its mark; ``None`` if that was not asked
+    read_ahead: Any
+    #: the Step that it has opened
+    opened: OpenedStep | None
     #: made on first use
     _original: ToolCall | None
     _claim: Claim | None
@@ -245,7 +252,7 @@ class Job:
         self._retried, self.approved_by, self._log_fields = retried, approved_by, None
         self.wire, self.result, self.error, self.has_result, self.is_told = b"", None, None, False, False
         self._original = self._claim = self._lines = self._limit_handler = self._call_off = None
-        self.reporter = self.emitter = None
+        self.reporter = self.emitter = self.read_ahead = self.opened = None
 
     @classmethod
     def of_claim(cls, claim: Claim, queue: str) -> Self:
@@ -272,6 +279,12 @@ class Job:
     def start_unmarked(self) -> None:
         """Let a call begin whose run leaves no trace but its result: its record keeps no mark."""
         self.state, self.fresh_until = JobState.STARTED, math.inf
+
+    def ask_ahead(self, post: Callable[[ScriptCall[Any], Callable[[Any], None]], None]) -> None:
+        """Ask what the tool of a planned call reads in the trip of its mark, if that is still to come."""
+        reads = self.planned.tool.reads
+        if reads is not None and self.state is JobState.CLAIMED and (asked := reads(self)) is not None:
+            post(asked, partial(setattr, self, "read_ahead"))
 
     def begin(self, *, is_wrapped: bool) -> None:
         """Note that the first code around the call begins: the handler, if nothing is around it."""

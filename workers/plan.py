@@ -120,8 +120,8 @@ class Plan:
     layers: tuple[Layer, ...] = ()
     #: the older functions before and after these; ``None`` if no older extension is around the calls
     older: Sequence[Layer] | None = None
-    #: whether the handler takes the call instead of a context, as that of a Step's opening does
-    takes_call: bool = False
+    #: whether the handler takes the job instead of a context, as that of a Step's opening does
+    takes_job: bool = False
     #: whether the handler is that of an agent, in its Turn
     is_turn: bool = False
     #: whether extensions listen to the agent's tool calls

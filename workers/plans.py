@@ -84,7 +84,7 @@ class Plans:
                 plan = self._limited(plan, job.claim.run)
             except ToolTimeoutError:
                 return None
-        if not (plan.takes_call or self.contexts.knows(agent, call["instanceKey"])):
+        if not (plan.takes_job or self.contexts.knows(agent, call["instanceKey"])):
             return None
         return plan if "stepId" not in call or self.endings.guard.admits(call, job.bundle_ref) else None
 
@@ -151,7 +151,7 @@ class Plans:
         Raises:
             ToolTimeoutError: nothing is left of it.
         """
-        if plan.takes_call:
+        if plan.takes_job:
             return plan
         limit = self.contexts.limit_seconds(run, plan.tool.bound)
         if limit == plan.limit_seconds:
@@ -207,7 +207,7 @@ class Plans:
         handler = self._handler(tool, limit_seconds, is_turn=is_turn)
         plan = partial(Plan, tool, handler, limit_seconds, detector, stamp, self.runner)
         if name == STEP_TOOL:
-            return plan(takes_call=True, needs_mark=self.registry.is_extended(agent))
+            return plan(takes_job=True, needs_mark=self.registry.is_extended(agent))
         if is_turn:
             return plan(pipelines.layers(agent, "turn"), older=pipelines.older_turns(agent), is_turn=True)
         if bound.tool.name == SYSTEM_TOOL:  # extensions have nothing to do with it

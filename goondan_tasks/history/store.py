@@ -25,7 +25,6 @@ from goondan_tasks.contract.table_rows import naming, only_advice
 from goondan_tasks.history.history import TurnHistory, entries_of, read_history
 from goondan_tasks.history.records import KeptStep, LeftTools, StepRecord, TurnEntry
 
-#: Step ids are identities of calls; Redis is not asked for anything else
 _STEP_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: how many catalogs a process caches: consecutive Steps mostly have the same one
 MOST_CATALOGS = 64
@@ -54,10 +53,10 @@ class StepStore:
         self._remembers_revisions = remembers_revisions
         self._keys = keys
         self._scripts = ScriptConnection(redis)
-        folder = files("goondan_tasks.history") / "scripts"
-        self._keep_step = Script.read(folder, "turn_lines", "keep_step")
-        self._left_tools = Script.read(folder, "left_tools")
-        self._note_calls = Script.read(folder, "turn_lines", "note_calls")
+        of_calls = files("goondan_tasks.ledger") / "scripts"
+        self._keep_step = Script.read(of_calls, "turn_lines", "keeping", "keep_step")
+        self._note_calls = Script.read(of_calls, "turn_lines", "note_calls")
+        self._left_tools = Script.read(files("goondan_tasks.history") / "scripts", "left_tools")
         self.ttl_seconds = ttl_seconds
         self._catalogs: OrderedDict[str, ToolCatalog] = OrderedDict()
         self._lock = threading.Lock()
@@ -74,7 +73,7 @@ class StepStore:
         return self.run(self.keeping(record, catalog, message=message, left=left))
 
     def run(self, script_call: ScriptCall[T]) -> T:
-        """Run a script call of :meth:`keeping` or :meth:`noting`."""
+        """Run a script call of this store."""
         with naming(str(script_call.keys[0])):
             [answer] = self._scripts.run([script_call])
         return cast("T", answer)
@@ -120,7 +119,7 @@ class StepStore:
 
     def read_all(self, step_ids: Sequence[str]) -> "list[KeptStep | Exception | None]":
         """Return Steps as :meth:`read` does; a record that cannot be read has the error in its place."""
-        asked, asked_at = [step_id for step_id in step_ids if _STEP_ID.fullmatch(step_id)], monotonic()
+        asked, asked_at = [step_id for step_id in step_ids if _is_step_id(step_id)], monotonic()
         with self._redis.pipeline(transaction=False) as pipe:
             for step_id in asked:
                 pipe.hget(self._keys.step(step_id), "step")
@@ -154,15 +153,20 @@ class StepStore:
         return None if stored is None else cast("JsonObject", serializer.decode(stored))
 
     def left_by(self, step_id: str, call: ToolCall, *, bundle_ref: str | None = None) -> LeftTools:
+        """Ask what a Step leaves to the next Step of the call's Turn; see :meth:`left`."""
+        asked = self.asking_left(step_id)
+        return _NO_TOOLS if asked is None else self.left(self.run(asked), call, bundle_ref=bundle_ref)
+
+    def asking_left(self, step_id: str) -> ScriptCall[Any] | None:
+        """Return what asks for the tools that a Step leaves, and is answered with what :meth:`left` takes."""
+        return ScriptCall(self._left_tools, [self._keys.step(step_id)], []) if _is_step_id(step_id) else None
+
+    def left(self, answer: Any, call: ToolCall, *, bundle_ref: str | None = None) -> LeftTools:
         """Return the dynamic tools that a Step leaves to the next Step of the call's Turn.
 
         There are none if the bundle's revision has changed: each revision registers its own tools.
         """
-        if not _STEP_ID.fullmatch(step_id):
-            return _NO_TOOLS
-        key = self._keys.step(step_id)
-        with naming(key):
-            [[step, registered, fields]] = self._scripts.run([ScriptCall(self._left_tools, [key], [])])
+        [step, registered, fields] = answer
         record = None if step is None else StepRecord.from_wire(serializer.decode(step))
         if record is None or not record.is_of(call) or record.bundle_ref != bundle_ref:
             return _NO_TOOLS
@@ -216,6 +220,11 @@ class StepStore:
 
     def _turn_of(self, record: StepRecord) -> str:
         return self._keys.turn(record.agent_name, record.instance_key, record.turn_id)
+
+
+def _is_step_id(text: str) -> bool:
+    """Return whether a Step may have this id: Redis is not asked for anything but identities of calls."""
+    return _STEP_ID.fullmatch(text) is not None
 
 
 def _line(record: StepRecord, **fields: Any) -> bytes:

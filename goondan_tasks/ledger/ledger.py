@@ -100,7 +100,7 @@ class Ledger(CallRecords):
         result, a result late, released calls out of order.
         """
         own = self._scripts
-        return own.start, own.progress, own.emit, own.finish, own.finish_event, own.release
+        return own.start, own.progress, own.emit, own.finish, own.finish_step, own.finish_event, own.release
 
     def submit_all(
         self,

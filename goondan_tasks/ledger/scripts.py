@@ -44,6 +44,15 @@ _MADE_OF = {
     "start": ("permits", "start"),
     "emit": ("wrong_type", "emit"),
     "finish": ("permits", "failures", "streams", "finishing", "finish"),
+    "finish_step": (
+        "permits",
+        "failures",
+        "streams",
+        "finishing",
+        "turn_lines",
+        "keeping",
+        "finish_step",
+    ),
     "suspend": ("ttl", "permits", "suspend"),
     "resolve": ("numbers", "resolve"),
     "approve": ("numbers", "approve"),
@@ -69,7 +78,7 @@ _MADE_OF = {
 #: what a failover must not undo: a call that was accepted, and the mark before which no handler begins
 _REQUIRED = ("submit", "start", "fire")
 #: results and decisions, which count even if too few replicas have confirmed them in time
-_WANTED = ("finish", "finish_event", "suspend", "resolve", "approve", "cancel")
+_WANTED = ("finish", "finish_step", "finish_event", "suspend", "resolve", "approve", "cancel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,7 @@ class Scripts:
     renew: Script
     keep_leases: Script
     finish: Script
+    finish_step: Script
     finish_event: Script
     suspend: Script
     resolve: Script

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.faults
 
 PATIENCE = 60
 SCRIPTS = Scripts.read(Settings())
-NOTE_CALLS = Script.read(files("goondan_tasks.history") / "scripts", "turn_lines", "note_calls")
+NOTE_CALLS = Script.read(files("goondan_tasks.ledger") / "scripts", "turn_lines", "note_calls")
 
 
 @pytest.fixture(scope="module")

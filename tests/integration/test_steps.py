@@ -18,9 +18,12 @@ from goondan_tasks.contract.errors import (
     MiddlewareError,
     StepLimitError,
     ToolCallConflictError,
+    ToolError,
     ToolInputValidationError,
     WaitTimeout,
 )
+from goondan_tasks.contract.names import call_identity
+from goondan_tasks.history import opening_id
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 from tests.integration.results import code_of, error_of
@@ -250,6 +253,21 @@ def test_a_narrowed_catalog_is_enforced_on_another_machines_worker(relief: Crew)
 
 
 @pytest.mark.requirement("dynamic.visible-next-step")
+@pytest.mark.parametrize("agent", ["plain-cook", "cook"])
+def test_step_whose_key_another_program_has_written_is_not_opened(
+    steps_stack: LocalStack, client: Client, agent: str
+) -> None:
+    key = Keys().step(call_identity(agent, "damaged", "t-damaged", opening_id(0, 0)))
+    turn = client.turn(agent, "damaged", turn_id="t-damaged")
+    with Redis.from_url(steps_stack.redis_url) as redis:
+        redis.set(key, "of another program")
+        with pytest.raises(ToolError, match="WRONGTYPE") as raised:
+            turn.step(timeout=PATIENCE)
+        redis.delete(key)
+    assert raised.value.code == "E_RECORD_DAMAGED"
+    assert turn.step(timeout=PATIENCE).index == 0
+
+
 def test_a_tool_registered_during_a_step_shows_from_the_next_one(client: Client) -> None:
     turn = client.turn("cook")
     first = turn.step({"register": ["today__first"]}, timeout=PATIENCE)

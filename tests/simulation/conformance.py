@@ -351,6 +351,9 @@ class Conformance:
         for number, at in enumerate(range(6, len(given), 9)):
             self._finished("finish", given[at : at + 9], answer[number])
 
+    def _finish_step(self, _: list[str], given: list[str], answer: list[Any]) -> None:
+        self._finished("finish_step", given[6:15], answer[0])
+
     def _finished(self, script: str, given: list[str], answer: int, *, still_runs: bool = False) -> str:
         call_id, token, _, status, _, kind, *_ = given
         if not self._is_followed(call_id):
@@ -575,6 +578,7 @@ _FOLLOWED: Table = {
     "start": Conformance._start,
     "renew": Conformance._renew,
     "finish": Conformance._finish,
+    "finish_step": Conformance._finish_step,
     "finish_event": Conformance._finish_event,
     "suspend": Conformance._suspend,
     "resolve": Conformance._resolve,

@@ -14,13 +14,14 @@ from goondan_tasks.authoring.extension_api import StepContext
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.turns import ProducerStep, Turn
 from goondan_tasks.contract.calls import identity_of, new_call, queue_element
-from goondan_tasks.contract.errors import GoondanError, ToolNotInCatalogError
+from goondan_tasks.contract.errors import GoondanError, ToolCancelledError, ToolNotInCatalogError
 from goondan_tasks.contract.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.fleet.agent_registry import AgentRecord
 from goondan_tasks.history import StepStore
 from goondan_tasks.ledger.claim_request import ClaimTerms
-from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.ledger.endings import finish_step
+from goondan_tasks.ledger.record import CallRecord, Claim, Stored
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of
 from tests.simulation import faults, producers, sweeps, workers
 from tests.simulation.admission import BUNDLE, REGISTRY
@@ -45,9 +46,11 @@ from tests.simulation.world import (
 )
 from workers.extensions.events import EventListeners
 from workers.extensions.pipelines import AgentPipelines
+from workers.job import Job
 from workers.tools.dynamic_tools import DynamicTools, dynamic_tool, turn_of
 from workers.turns.catalog_guard import CatalogGuard
 from workers.turns.steps import Steps, StepTerms, step_tool
+from workers.turns.turn_state import OpenedStep
 
 #: names by which both Turns have calls that drop tools (``reply_of``)
 TURNS, INSTANCE = ("t0", "t174"), "i1"
@@ -164,7 +167,7 @@ class StepsWorld(SceneWorld):
             event_loop=self.parts.event_loop,
             terms=StepTerms(most_steps=MOST_STEPS, max_args_bytes=10_000, help_url=""),
         )
-        registry.add_system_tool(step_tool(steps.open))
+        registry.add_system_tool(step_tool(steps.open, steps.reads))
         self.benches[worker.process] = Bench(program, registry, steps, CatalogGuard(registry, steps))
         return worker
 
@@ -429,9 +432,10 @@ def begin(world: StepsWorld, pick: Random) -> bool:
     one.begun.append((worker.name, held.claim.run.attempt))
     world.tell(f"began in {worker.name}, attempt {held.claim.run.attempt}", one)
     require_alone(world, one, held)
+    job = Job.of_claim(held.claim, QUEUES[0])
     try:
         with _interrupted(world, world.benches[worker.process].program, pick):
-            result = _begun(world, worker, held, pick)
+            result = _begun(world, worker, held, job, pick)
     except ProgramDiedError:
         world.note(f"{worker.name} has died in {world.name(one)}")
         if worker in world.workers:
@@ -439,18 +443,35 @@ def begin(world: StepsWorld, pick: Random) -> bool:
         return True
     if result is not None:
         worker.held.pop(held.claim.token, None)
-        workers.store_result(world, held.claim, result, pick)
+        if job.opened is None:
+            workers.store_result(world, held.claim, result, pick)
+        else:
+            _keep(world, held.claim, result, job.opened, pick)
     return True
 
 
-def _begun(world: StepsWorld, worker: Worker, held: Held, pick: Random) -> ToolCallResult | None:
+def _keep(world: StepsWorld, claim: Claim, result: ToolCallResult, opened: OpenedStep, pick: Random) -> None:
+    """Store the result of an opening, and with it the Step."""
+    ledger = world.ledger
+    finish = ledger.finish_many([ledger.ended_with(claim, result)])
+    script = finish_step(ledger.scripts.finish_step, finish, opened.keeping)
+    [stored] = world.repeated(script, pick, is_same=False)
+    if stored > Stored.LOST:
+        opened.note_kept()
+    elif stored == Stored.CANCELLED:
+        world.reaper.fail(claim, ToolCancelledError())
+
+
+def _begun(world: StepsWorld, worker: Worker, held: Held, job: Job, pick: Random) -> ToolCallResult | None:
     """Return the result of an opening or of a call that is refused; nothing if a handler runs."""
     run = held.claim.run
     try:
         bench = world.bench_of(worker, held)
         if run.call.tool_name == STEP_TOOL:
             tool = bench.registry.ready(AGENT, STEP_TOOL)
-            return run.ok(tool.handler(run.call, run.call.args), 0.0)
+            if pick.random() < 0.5 and (asked := tool.reads(job)) is not None:
+                job.read_ahead = asked.run(bench.program.redis)
+            return run.ok(tool.handler(job, run.call.args), 0.0)
         _admit(world, bench, run.call, pick)
     except GoondanError as error:
         world.tell(f"is refused: {error.code}", world.calls[run.id])

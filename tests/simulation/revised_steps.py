@@ -62,7 +62,7 @@ from tests.simulation.world import (
 from workers.extensions.events import EventListeners
 from workers.extensions.pipelines import AgentPipelines
 from workers.javascript.tools import HostedTools, Hosts
-from workers.job import JobState
+from workers.job import Job, JobState
 from workers.processes.isolation import Children, Isolation
 from workers.revisions.revisions import Revisions
 from workers.tools.registry import Registry
@@ -329,7 +329,7 @@ class _Maker:
             terms=StepTerms(most_steps=MOST_STEPS, max_args_bytes=10_000, help_url=""),
             bundle_ref=ref,
         )
-        registry.add_system_tool(step_tool(steps.open))
+        registry.add_system_tool(step_tool(steps.open, steps.reads))
         return Edition(ref or "", registry, steps, CatalogGuard(registry, steps))
 
 
@@ -435,7 +435,7 @@ def open_and_die(world: RevisionsWorld, pick: Random) -> bool:
     one = world.known(held.claim.run.id)
     try:
         bench = world.bench_of(worker, held)
-        bench.steps.open(held.claim.run.call)
+        bench.steps.open(Job.of_claim(held.claim, QUEUES[0]))
     except GoondanError:
         return False
     one.begun.append((worker.name, held.claim.run.attempt))

@@ -219,13 +219,13 @@ _PAUSES = [
 ]
 
 _STEPS = [
-    ("a Step is opened again", "if kept then return {kept, false} end", "", ""),
     (
-        "a slow run answers with its own Step",
-        "return self.opened_before(unkept.record)",
-        "return unkept.record",
-        "workers.turns.steps:Steps.keep",
+        "a run whose claim is lost keeps its Step",
+        "local ends, fault = open_ends(ARGV[6]), false",
+        "local ends, fault = open_ends(ARGV[6]), keep_step(2, 15)",
+        "",
     ),
+    ("a Step is opened and not kept", "fault = keep_step(2, 15)", "", ""),
     (
         "a tool that is not in the catalog is run",
         "raise not_in_catalog(call.tool_name, (item.name for item in catalog))",
@@ -533,13 +533,6 @@ _REVISIONS = [
         "an early claim says no revision",
         "answer[8], answer[9] = decoded.ref, id",
         "answer[8], answer[9] = '', id",
-        "",
-    ),
-    (
-        "a Step that is not kept counts as the last one",
-        "if kept then return {kept, false} end",
-        "if kept then\n  if KEYS[4] then redis.call('SET', KEYS[4], ARGV[4], 'EX', ARGV[5]) end\n"
-        "  return {kept, false}\nend",
         "",
     ),
     (

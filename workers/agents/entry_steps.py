@@ -151,7 +151,8 @@ class EntryStep(RecordedStep):
             opened = partial(self._steps.opened_before, unkept.record)
             self._record = await may_block(opened, is_async=self.is_async)
         else:
-            self._steps.note_opened(step, unkept)
+            self._steps.note_opened(unkept)
+            self._steps.tell_started(unkept.record)
 
     @property
     def _goes_along(self) -> bool:

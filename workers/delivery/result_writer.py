@@ -18,12 +18,13 @@ from broker_config.refusals import refusal_text
 from broker_config.scripts import ScriptCall
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.bundle.resources import Retry
-from goondan_tasks.contract.errors import GoondanError, ToolOutputError
+from goondan_tasks.contract.errors import GoondanError, RecordDamagedError, ToolOutputError
 from goondan_tasks.contract.events import is_event
 from goondan_tasks.contract.logs import CallLog
 from goondan_tasks.contract.messages import ToolCallResult, epoch_milliseconds
 from goondan_tasks.fleet.call_counts import CallCounts
 from goondan_tasks.fleet.monitors import Monitors
+from goondan_tasks.ledger.endings import finish_step
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.reaper import Reaper, unknown_outcome
@@ -270,6 +271,8 @@ class ResultWriter:
 
     def store(self, job: Job, result: ToolCallResult, *, still_runs: bool = False) -> None:
         """Store a result with the next packet; one that cannot be written as JSON becomes an error."""
+        if result.error is not None:
+            job.opened = None
         try:
             job.end_with(result)
             answer = self.reaper.answer(job.claim, result)
@@ -327,8 +330,11 @@ class ResultWriter:
         self.writer.put_off(self.row_script(jobs), noted, is_urgent=is_urgent, refused=on_refusal)
 
     def row_script(self, jobs: Sequence[Job]) -> ScriptCall[list[int]]:
-        """Return the script call that stores such results."""
-        return self.ledger.finish_many([job.row for job in jobs])
+        """Return the script call that stores such results; that of a call that opens a Step goes alone."""
+        finish, opened = self.ledger.finish_many([job.row for job in jobs]), jobs[0].opened
+        if opened is None:
+            return finish
+        return finish_step(self.ledger.scripts.finish_step, finish, opened.keeping)
 
     def note_stored(self, jobs: Sequence[Job], answers: Sequence[int]) -> None:
         """Act on the answers of Redis to the results of calls, which are in the same order."""
@@ -338,6 +344,8 @@ class ResultWriter:
                 self.end_cancelled(job)
                 continue
             self._let_go(job, is_lost=answer in (Stored.LOST, Stored.DAMAGED))
+            if answer > Stored.LOST and job.opened is not None:
+                job.opened.note_kept()
             if answer == Stored.LOST:
                 logger.info("call.superseded", **job.log_fields.known())
             elif answer == Stored.DAMAGED:
@@ -347,6 +355,16 @@ class ResultWriter:
         """End a call that is cancelled, as Redis says."""
         result = job.claim.run.ok(None, job.started_at) if job.result is None else job.result
         self.store(job, self.reaper.cancelled(result), still_runs=still_runs)
+        self.writer.flush()
+
+    def note_fault(self, job: Job, error: ResponseError) -> None:
+        """End a call whose Step cannot be kept with that error; else release a damaged call."""
+        if job.opened is None:
+            self.leave_damaged(job, refusal_text(error))
+            return
+        key = job.opened.keeping.keys[0]
+        fault = RecordDamagedError(f"A Redis key is damaged, {key!r}: {refusal_text(error)}")
+        self.store(job, self.reaper.failure(job.claim, fault))
         self.writer.flush()
 
     def leave_damaged(self, job: Job, reason: str = NO_CALL) -> None:
@@ -362,8 +380,9 @@ class ResultWriter:
 
     def _note_refused(self, job: Job, error: ResponseError) -> None:
         """Let a call go whose record cannot take a result: else its lease is renewed forever."""
-        self._let_go(job, is_lost=True)
-        self.leave_damaged(job, refusal_text(error))
+        if job.opened is None:
+            self._let_go(job, is_lost=True)
+        self.note_fault(job, error)
 
     def _tell_end(self, jobs: Sequence[Job]) -> None:
         """Count and log calls that have ended, and tell monitors."""

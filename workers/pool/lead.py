@@ -288,6 +288,7 @@ class Lead:
             return
         if not plan.needs_mark:
             job.start_unmarked()
+        job.ask_ahead(self._reader.post)
         self._mark(job)
         if job.state is JobState.CLAIMED:  # it returns to its queue with the others
             self._ready.appendleft(job)
@@ -473,8 +474,11 @@ class Lead:
     def _send_results(self) -> None:
         """Post the unsent results."""
         results, self._results = self._results, []
-        if results:
-            self._post_results(results)
+        for job in results:
+            if job.opened is not None:
+                self._post_results([job])
+        if others := [job for job in results if job.opened is None]:
+            self._post_results(others)
 
     def _post_results(self, results: list[Job]) -> None:
         writer = self._delivery.result_writer
@@ -488,7 +492,7 @@ class Lead:
                 return
             try:
                 if is_script_fault(answers):
-                    writer.leave_damaged(results[0], refusal_text(answers))
+                    writer.note_fault(results[0], answers)
                 elif isinstance(answers, RedisError):
                     self._results = results + self._results
                 else:

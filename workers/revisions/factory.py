@@ -196,7 +196,7 @@ def make_steps(
         first_blocks=first_blocks if has_blocks else None,
         bundle_ref=bundle_ref,
     )
-    registry.add_system_tool(step_tool(steps.open))
+    registry.add_system_tool(step_tool(steps.open, steps.reads))
     return steps
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from broker_config.scripts import ScriptCall
 from goondan_tasks.authoring.entry import takes
 from goondan_tasks.authoring.tool_api import ToolHandler
 from goondan_tasks.bundle import BoundTool
@@ -23,6 +24,8 @@ class RegisteredTool:
     is_async: bool
     #: whether the handler, an async one, only waits, and so needs no slot
     only_waits: bool = False
+    #: returns what its calls read in the trip of their marks, given the job, which gets the answer
+    reads: Callable[[Any], ScriptCall[Any] | None] | None = None
     #: the limit of the tokens that its calls use (:func:`goondan_tasks.ledger.limiter.token_limit`)
     tokens: str | None = None
 

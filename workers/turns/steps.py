@@ -9,10 +9,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 import structlog
@@ -64,7 +64,7 @@ from workers.turns.pipeline import (
     blocking,
     compose,
 )
-from workers.turns.turn_state import AskModel
+from workers.turns.turn_state import AskModel, OpenedStep
 
 logger = structlog.get_logger(__name__)
 
@@ -218,6 +218,8 @@ class StepRequest:
     index: int
     message: JsonObject | None = None
     previous_step_id: str | None = None
+    #: the answer to :meth:`StepStore.asking_left` for the previous Step, if that was asked already
+    left: Any = None
     #: set if the agent thinks
     conversation: Conversation | None = None
     ask_model: AskModel | None = None
@@ -228,6 +230,7 @@ class UnkeptStep:
     """A Step that was entered, and is not stored yet."""
 
     record: StepRecord
+    catalog: ToolCatalog
     #: what it leaves to the next Step of its Turn
     left: LeftTools
     #: stores it; the answer is false if another run has opened it, see :meth:`Steps.opened_before`
@@ -281,21 +284,31 @@ class Steps:
         with self._lock:
             return not any(step.is_open for step in self._held)
 
-    def open(self, call: ToolCall) -> StepRecord:
-        """Open a Step for a producer; this blocks.
+    def open(self, job: "Opening") -> OpenedStep:
+        """Open a Step for a producer; this blocks. It is not kept yet, and admits no calls.
 
         Raises:
             StepLimitError: the Turn has reached its limit of Steps.
             MiddlewareError: a step middleware failed, or did not let the Step open.
             ToolTimeoutError: Redis was away for too long.
         """
-        given = StepInput.from_wire(call.args)
-        request = StepRequest(identity_of(call), call, given.index, given.message, given.previous_step_id)
-        step = self.prepare(request)
+        call, left = job.original, job.read_ahead
+        given, left = StepInput.from_wire(call.args), None if isinstance(left, RedisError) else left
+        step = self.prepare(
+            StepRequest(identity_of(call), call, given.index, given.message, given.previous_step_id, left)
+        )
         step.pass_through()
-        record = self.keep(step)
-        self.tell_completed(record)
-        return record
+        unkept = self.unkept(step)
+        self.tell_started(unkept.record)
+        self.tell_completed(unkept.record)
+        return OpenedStep(unkept.record, unkept.script_call, partial(self.note_opened, unkept))
+
+    def reads(self, job: "Opening") -> ScriptCall[Any] | None:
+        """Return what :meth:`prepare` asks of Redis for a Step of a producer."""
+        call = job.original
+        previous = call.args.get("previousStepId")
+        is_asked = previous is not None and self.registry.is_extended(call.agent_name)
+        return self.store.asking_left(previous) if is_asked else None
 
     def asks_redis(self, agent: str) -> bool:
         """Whether :meth:`prepare` reads Redis for Steps of an agent, and blocks."""
@@ -314,46 +327,36 @@ class Steps:
             raise StepLimitError(f"Turn {turn_id!r} has reached its limit of {most} Steps.")
         if previous is None or not self.registry.is_extended(call.agent_name):
             return self._step(request)
-        left = patiently(partial(self.store.left_by, previous, call, bundle_ref=self.bundle_ref))
+        if request.left is None:
+            left = patiently(partial(self.store.left_by, previous, call, bundle_ref=self.bundle_ref))
+        else:
+            left = self.store.left(request.left, call, bundle_ref=self.bundle_ref)
         names = [tool.item.name for tool in left.registered]
         dynamic, turn = self.registry.dynamic, turn_of(call)
         dynamic.begin_step(call.agent_name, turn, registered=names, gone=left.unregistered)
         gone = dynamic.gone(call.agent_name, turn)
         return self._step(request, [tool for tool in left.registered if tool.item.name not in gone])
 
-    def keep(self, step: OpenStep) -> StepRecord:
-        """Store a Step that was entered; from now on its calls are admitted. This blocks.
+    def unkept(self, step: OpenStep) -> UnkeptStep:
+        """Return a Step that was entered, to be stored; once it is, its calls are admitted.
 
         Tools that were registered or unregistered meanwhile appear in or disappear from the Turn's next Step,
-        in whichever worker that is opened (003 §10.3). A Step that another run has opened stays as it is.
-
-        Raises:
-            ToolTimeoutError: Redis was away for too long.
-            ToolNotInCatalogError: it was opened before, and has expired just now.
+        in whichever worker that is opened (003 §10.3).
         """
-        unkept = self.unkept(step)
-        if not patiently(partial(self.store.run, unkept.script_call)):
-            return self.opened_before(unkept.record)  # by another run of the call
-        self.note_opened(step, unkept)
-        return unkept.record
-
-    def unkept(self, step: OpenStep) -> UnkeptStep:
-        """Return a Step that was entered, to be stored; see :meth:`keep`."""
         record, message, begun_at = step.record(self.bundle_ref), step.context.message, monotonic()
         agent, turn = record.agent_name, (record.instance_key, record.turn_id)
         tools, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
         left = LeftTools(registered=step.tools.passed_on(record.id, tools, gone), unregistered=sorted(gone))
         script_call = self.store.keeping(record, step.catalog.json, message=message, left=left)
-        return UnkeptStep(record, left, script_call, begun_at)
+        return UnkeptStep(record, step.catalog, left, script_call, begun_at)
 
-    def note_opened(self, step: OpenStep, unkept: UnkeptStep) -> None:
-        """Admit the calls of a Step here."""
+    def note_opened(self, unkept: UnkeptStep) -> None:
+        """Admit the calls of a Step here: it is kept, or goes with its first calls."""
         record = unkept.record
-        self._catalogs[record.agent_name] = step.catalog
-        self._remember(KeptStep(record, step.catalog, unkept.begun_at + self.store.ttl_seconds))
+        self._catalogs[record.agent_name] = unkept.catalog
+        self._remember(KeptStep(record, unkept.catalog, unkept.begun_at + self.store.ttl_seconds))
         turn = (record.instance_key, record.turn_id)
         self.registry.dynamic.told(record.agent_name, turn, unkept.left.unregistered)
-        tell_of_step(self.events, STEP_STARTED, record)
 
     def opened_before(self, record: StepRecord) -> StepRecord:
         """Return a Step as another run of its call has opened it; this blocks.
@@ -366,6 +369,9 @@ class Steps:
         if known is None:
             raise unknown_step(record.id)
         return known.step.record
+
+    def tell_started(self, record: StepRecord) -> None:
+        tell_of_step(self.events, STEP_STARTED, record)
 
     def tell_completed(self, record: StepRecord) -> None:
         tell_of_step(self.events, STEP_COMPLETED, record)
@@ -547,11 +553,27 @@ def patiently(ask: Callable[[], T]) -> T:
         sleep(PAUSE_SECONDS)
 
 
-def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
+class Opening(Protocol):
+    """The :class:`workers.job.Job` of a call that opens a Step."""
+
+    opened: OpenedStep | None
+    #: the answer to :meth:`Steps.reads`
+    read_ahead: Any
+
+    @property
+    def original(self) -> ToolCall:
+        """The call."""
+
+
+def step_tool(
+    open_step: Callable[[Opening], OpenedStep],
+    reads: Callable[[Opening], ScriptCall[Any] | None] | None = None,
+) -> RegisteredTool:
     """Return ``goondan__step``, with which a producer opens a Step through the agent's queue."""
 
-    def step(call: ToolCall, _: JsonObject) -> JsonObject:
-        record = open_step(call)
+    def step(job: Opening, _: JsonObject) -> JsonObject:
+        job.opened = open_step(job)
+        record = job.opened.record
         opened = {"stepId": record.id, "index": record.index}
         size = len(serializer.encode([record.blocks, record.origins]))
         # the producer reads the catalog from Redis, and a large record, too
@@ -563,7 +585,7 @@ def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
         "message": {"type": "object"},
         "previousStepId": {"type": "string"},
     }
-    return system_tool(
+    tool = system_tool(
         "step",
         step,
         description="Open a Step of a Turn that a producer drives.",
@@ -571,3 +593,4 @@ def step_tool(open_step: Callable[[ToolCall], StepRecord]) -> RegisteredTool:
         required=["index"],
         timeout_seconds=3 * MOST_SECONDS,
     )
+    return replace(tool, reads=reads)

@@ -1,10 +1,13 @@
-"""The state of one run of a Turn, or of one request to a model."""
+"""The state of one run of a Turn, or of one request to a model; and a Step that a call has opened."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from broker_config.scripts import ScriptCall
 from goondan_tasks.contract.conversation import Conversation
+from goondan_tasks.history import StepRecord
 
 AskModel = Callable[..., Awaitable[str]]
 
@@ -32,3 +35,13 @@ class TurnState:
         """Add the tokens of a model's answer, and keep why it ended."""
         self.usage.update(usage)
         self.finish_reason = finish_reason
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStep:
+    """A Step of a producer, which is kept together with the result of the call that has opened it."""
+
+    record: StepRecord
+    keeping: ScriptCall[Any]
+    #: called once it is kept, so that its calls are admitted here
+    note_kept: Callable[[], object]

@@ -1,5 +1,5 @@
--- Ends runs. Shared by finish.lua and finish_event.lua; permits.lua, failures.lua and streams.lua are put before this. A damaged
--- record or index of one call or agent must not keep the results of others from being stored: both are read and written
+-- Ends runs. Shared by finish.lua, finish_step.lua and finish_event.lua; permits.lua, failures.lua and streams.lua are put
+-- before this. A damaged record or index of one call or agent must not keep the results of others from being stored: both are read and written
 -- with pcall.
 local INLINE_BYTES = 16384 -- a notification with a larger result carries only the id; clients then read the record
 local PLAIN_FIELDS = 14 -- the number of fields of a call that was only submitted, marked and run once
@@ -57,7 +57,8 @@ end
 -- ended  id, token, agent, status (the final one), outcome, kind ('cancelled' if that is the result, 'plain' if the
 --        result repeats all of the call but its arguments), result (JSON), done_at (ISO 8601, for Celery's record),
 --        failure (see failures.lua), still_runs (whether its handler does, which keeps the claim), before (what is called
---        before the result is stored, or nothing), is_event (then it may have a stream although its record does not say so)
+--        before the result is stored, with whether there is one already; or nothing), is_event (then it may have a stream
+--        although its record does not say so)
 -- Returns the time (ms); 0 if the claim was lost; -1 if the call is cancelled and the result does not say so; -2 if its
 -- record is damaged: then the call leaves the lists of those that run.
 local function finish_call(ends, key, ttl, names, ended)
@@ -65,13 +66,13 @@ local function finish_call(ends, key, ttl, names, ended)
     'waiting', 'notStarted', 'status', 'result', 'keep')
   if record[1] ~= ended.token and not record.err then return 0 end
   if record[3] and ended.kind ~= 'cancelled' then return -1 end
-  if ended.before and not record.err then ended.before() end
+  -- a script that stored a result, and was broken off before it had ended the claim
+  local has_result = record[10] == 'done' or record[10] == 'dead'
+  if ended.before and not record.err then ended.before(has_result) end
   local running = ends.running[ended.agent] or {}
   running[#running + 1], ends.running[ended.agent] = ended.id, running
   if not ended.still_runs then ends.ids[#ends.ids + 1] = ended.id end
   if record.err then return -2 end
-  -- a script that stored a result, and was broken off before it had ended the claim
-  local has_result = record[10] == 'done' or record[10] == 'dead'
   if has_result then ended.status, ended.result = record[10], record[11] end
   if record[7] or record[8] then ends.limits = ends.limits or open_limits(ends.terms, ends.now) end
   if record[8] then pcall(ends.limits.take_out, ended.id) end

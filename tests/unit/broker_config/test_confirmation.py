@@ -42,7 +42,7 @@ def test_only_accepted_calls_and_marks_require_replicas() -> None:
 
     assert {name for name, one in waiting.items() if one and one.is_required} == {"fire", "submit", "start"}
     assert {name for name, one in waiting.items() if one and not one.is_required} == {
-        *("finish", "finish_event", "suspend", "resolve", "approve", "cancel")
+        *("finish", "finish_step", "finish_event", "suspend", "resolve", "approve", "cancel")
     }
 
 

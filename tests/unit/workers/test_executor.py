@@ -45,6 +45,7 @@ from workers.testing import LoneServices, run_here
 from workers.tools.dynamic_tools import dynamic_tool
 from workers.tools.registry import Registry
 from workers.turns.steps import step_tool
+from workers.turns.turn_state import OpenedStep
 
 STEPS_BUNDLE = Path(__file__).parents[2] / "bundles" / "steps"
 
@@ -472,9 +473,10 @@ def opening(agent: str = "chef") -> ToolCall:
 def test_step_is_opened_by_a_plan_whatever_is_around_tool_calls(
     worker: Worker, change: Callable[[Worker], None]
 ) -> None:
-    def opens(call: ToolCall) -> StepRecord:
-        names = {"agent_name": call.agent_name, "instance_key": "k", "turn_id": call.turn_id}
-        return StepRecord(id="s-1", trace_id="0" * 32, index=0, catalog="digest", **names)
+    def opens(job: Any) -> OpenedStep:
+        names = {"agent_name": job.agent, "instance_key": "k", "turn_id": job.original.turn_id}
+        record = StepRecord(id="s-1", trace_id="0" * 32, index=0, catalog="digest", **names)
+        return OpenedStep(record, UNUSED, UNUSED)
 
     worker.registry.add_system_tool(step_tool(opens))
     change(worker)

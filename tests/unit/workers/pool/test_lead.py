@@ -134,7 +134,7 @@ class Scene:
             is_v1=False,
             name="notes__add",
         )
-        tool: Any = SimpleNamespace(bound=bound, is_async=False)
+        tool: Any = SimpleNamespace(bound=bound, is_async=False, reads=None)
         self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), (), self)  # type: ignore[arg-type]
         revision = SimpleNamespace(executor=SimpleNamespace(plans=self, early_result=lambda job, plan: None))
         runtime: Any = SimpleNamespace(

@@ -23,6 +23,7 @@ from goondan_tasks.contract.errors import (
 )
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.history import KeptStep, LeftTools, StepStore, TurnHistory
+from tests.unit.workers.runs import job_of, open_step
 from tests.waiting import wait_until
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners
@@ -102,7 +103,7 @@ def test_redis_is_asked_once_for_each_step_by_a_worker_that_has_not_opened_it(
     steps: Worker, store: Store
 ) -> None:
     opener, another = steps(store), steps(store)
-    opened = opener.open(opening())
+    opened = open_step(opener, opening())
     assert opener.require(call(opened.id)).catalog.item("stove__cook") is not None
     assert store.reads == 0
     assert another.require(call(opened.id)).catalog.item("stove__cook") is not None
@@ -118,8 +119,10 @@ def test_a_step_stays_as_it_was_opened_first_although_a_slow_run_opens_it_again(
     frozen = slow.prepare(StepRequest(identity_of(asked), asked, 0))
     frozen.pass_through()
     frozen.catalog = ToolCatalog(())
-    opened = quick.open(asked)
-    assert slow.keep(frozen) == opened
+    opened = open_step(quick, asked)
+    unkept = slow.unkept(frozen)
+    assert not store.run(unkept.script_call)
+    assert slow.opened_before(unkept.record) == opened
     for worker in (slow, quick, another):
         assert worker.require(call(opened.id)).catalog.item("stove__cook") is not None
 
@@ -136,9 +139,9 @@ def test_only_an_agent_with_extensions_has_tools_that_the_step_before_has_left(
 
     monkeypatch.setattr(store, "left_by", noted)
     for agent in ("cook", "plain-cook"):
-        first = steps(store).open(opening().model_copy(update={"agent_name": agent}))
+        first = open_step(steps(store), opening().model_copy(update={"agent_name": agent}))
         args = {"index": 1, "previousStepId": first.id}
-        steps(store).open(opening(1).model_copy(update={"agent_name": agent, "args": args}))
+        open_step(steps(store), opening(1).model_copy(update={"agent_name": agent, "args": args}))
     assert asked == ["cook"]
 
 
@@ -147,7 +150,7 @@ def test_the_steps_that_were_used_last_are_kept_in_mind(
 ) -> None:
     monkeypatch.setattr("workers.turns.steps.MOST_KNOWN", 2)
     here, opener = steps(store), steps(store)
-    opened = {turn: opener.open(opening(turn_id=turn)).id for turn in ("t1", "t2", "t3")}
+    opened = {turn: open_step(opener, opening(turn_id=turn)).id for turn in ("t1", "t2", "t3")}
     for turn in ("t1", "t2", "t1", "t3", "t1"):
         here.require(call(opened[turn], turn_id=turn))
     assert store.reads == 3
@@ -155,7 +158,9 @@ def test_the_steps_that_were_used_last_are_kept_in_mind(
 
 def test_steps_opened_elsewhere_are_learned_together_and_only_once(steps: Worker, store: Store) -> None:
     opener, here = steps(store), steps(store)
-    records = [call(opener.open(opening(turn_id=turn)).id, turn_id=turn).to_wire() for turn in ("t1", "t2")]
+    records = [
+        call(open_step(opener, opening(turn_id=turn)).id, turn_id=turn).to_wire() for turn in ("t1", "t2")
+    ]
     names = [record["stepId"] for record in records]
     assert [here.known(record) for record in records] == [None, None]
 
@@ -169,7 +174,7 @@ def test_steps_opened_elsewhere_are_learned_together_and_only_once(steps: Worker
 
 
 def test_steps_that_redis_cannot_tell_stay_unknown(steps: Worker, store: Store) -> None:
-    record = call(steps(store).open(opening()).id).to_wire()
+    record = call(open_step(steps(store), opening()).id).to_wire()
     here = steps(store)
     store.read_error = lambda: RedisConnectionError("away")
     here.learn([record["stepId"]])
@@ -180,7 +185,7 @@ def test_an_expired_step_is_refused_by_workers_that_knew_it(steps: Worker) -> No
     with fakeredis.FakeRedis() as redis:
         store = Store(redis, Keys(), 1)
         opener, another = steps(store), steps(store)
-        opened = opener.open(opening())
+        opened = open_step(opener, opening())
         another.require(call(opened.id))
 
         def refuses(worker: Steps) -> bool:
@@ -195,7 +200,7 @@ def test_an_expired_step_is_refused_by_workers_that_knew_it(steps: Worker) -> No
 
 
 def test_a_call_waits_while_redis_is_away(steps: Worker, store: Store) -> None:
-    opened = steps(store).open(opening())
+    opened = open_step(steps(store), opening())
     errors: list[Exception | None] = [RedisConnectionError("away"), RedisConnectionError("away"), None]
     store.read_error = lambda: errors.pop(0)
     assert steps(store).require(call(opened.id)).record == opened
@@ -211,7 +216,7 @@ def test_a_call_does_not_wait_for_redis_for_ever(
 
 
 def test_a_step_that_cannot_be_read_is_refused(steps: Worker, store: Store) -> None:
-    opened = steps(store).open(opening())
+    opened = open_step(steps(store), opening())
     store.read_error = lambda: ValueError("a newer version")
     with pytest.raises(ToolNotInCatalogError, match="unknown or has expired"):
         steps(store).require(call(opened.id))
@@ -220,20 +225,20 @@ def test_a_step_that_cannot_be_read_is_refused(steps: Worker, store: Store) -> N
 @pytest.mark.parametrize("fields", [{"turn_id": "other"}, {"instance_key": "other"}])
 def test_a_step_is_for_its_own_turn_only(steps: Worker, store: Store, fields: dict[str, str]) -> None:
     here = steps(store)
-    opened = here.open(opening())
+    opened = open_step(here, opening())
     with pytest.raises(ToolNotInCatalogError):
         here.require(call(opened.id, **fields))
 
 
 def test_a_turn_has_as_many_steps_as_the_policy_says(steps: Worker, store: Store) -> None:
     here = steps(store)
-    assert [here.open(opening(index)).index for index in range(2)] == [0, 1]
+    assert [open_step(here, opening(index)).index for index in range(2)] == [0, 1]
     with pytest.raises(StepLimitError, match="'t' has reached its limit of 2 Steps"):
-        here.open(opening(2))
+        open_step(here, opening(2))
 
 
 def test_opening_the_same_step_again_gives_the_same_step(steps: Worker, store: Store) -> None:
-    first, again = (steps(store).open(opening()) for _ in range(2))
+    first, again = (open_step(steps(store), opening()) for _ in range(2))
     assert (first.id, first.catalog) == (again.id, again.catalog)
 
 
@@ -252,7 +257,7 @@ def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
     has_begun, may_end = threading.Event(), threading.Event()
     watched: list[float] = []
     monkeypatch.setattr("workers.turns.steps.RUN_HERE_SECONDS", 0.05)
-    opened, pipelines = steps(store).open(opening()), AgentPipelines()
+    opened, pipelines = open_step(steps(store), opening()), AgentPipelines()
     pipelines.register("plain-cook", "step", hangs, extension="slow")
     here = steps(store, pipelines)
     first = threading.Thread(target=here.run_here, args=(call(opened.id), watch))
@@ -313,7 +318,7 @@ def test_a_step_does_not_open_with_what_is_not_a_catalog_and_no_blocks(
     pipelines = AgentPipelines()
     pipelines.register("plain-cook", "step", changes, extension="x")
     with pytest.raises(MiddlewareError, match=re.escape(said)):
-        steps(store, pipelines).open(opening())
+        open_step(steps(store, pipelines), opening())
 
 
 def test_a_turn_that_cannot_be_read_has_no_history(
@@ -322,7 +327,7 @@ def test_a_turn_that_cannot_be_read_has_no_history(
     def unreadable(call: ToolCall) -> TurnHistory:
         raise ValueError("a newer version")
 
-    opened = steps(store).open(opening())
+    opened = open_step(steps(store), opening())
     assert [entry.step_id for entry in steps(store).history(call(opened.id)).entries] == [opened.id]
     monkeypatch.setattr(store, "history", unreadable)
     assert steps(store).history(call(opened.id)) == TurnHistory()
@@ -339,7 +344,10 @@ def test_producer_is_told_of_its_step_unless_that_is_large(
     pipelines = AgentPipelines()
     pipelines.register("plain-cook", "step", fills, extension="x")
     handler: Any = step_tool(steps(store, pipelines).open).handler
-    told = handler(opening(), {})
+    job = job_of(opening())
+    told = handler(job, {})
+    assert job.opened is not None
+    store.run(job.opened.keeping)
     kept = store.read(told["stepId"])
     assert kept is not None
     assert told.get("step") == (kept.record.to_wire() if is_told else None)

@@ -14,7 +14,7 @@ from goondan_tasks.contract.errors import ToolNotInCatalogError
 from goondan_tasks.contract.messages import ToolCall
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.history import StepRecord, StepStore
-from tests.unit.workers.runs import job_of
+from tests.unit.workers.runs import job_of, open_step
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import EventListeners, running
 from workers.extensions.pipelines import AgentPipelines
@@ -77,7 +77,7 @@ class Worker:
         fields = {"turn_id": turn, "tool_call_id": f"s{index}", "auth": {"user": turn}}
         call = new_call(AGENT, STEP_TOOL, args, fields)
         running.set(job_of(call))
-        return self._steps.open(call)
+        return open_step(self._steps, call)
 
     def call(self, turn: str, step: StepRecord) -> Any:
         """Return what the tool answers that the guard admits."""

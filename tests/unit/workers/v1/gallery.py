@@ -18,7 +18,7 @@ from goondan_tasks.contract.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.contract.names import STEP_TOOL
 from goondan_tasks.history import StepInput, StepRecord, StepStore
 from goondan_tasks.ledger.ledger import Ledger
-from tests.unit.workers.runs import job_of
+from tests.unit.workers.runs import job_of, open_step
 from workers.concurrency.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.extensions.events import running
@@ -63,7 +63,7 @@ class Gallery:
         fields = {"tool_call_id": f"step-{index}", "turn_id": "t1", "origin": origin}
         call = new_call(self.agent, STEP_TOOL, asked, fields)
         running.set(job_of(call))
-        return self.steps.open(call)
+        return open_step(self.steps, call)
 
     def new(self, tool: str, step: StepRecord, args: Any = None) -> ToolCall:
         """Return a new call that belongs to a Step."""

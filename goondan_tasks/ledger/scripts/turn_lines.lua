@@ -1,4 +1,4 @@
--- Appends to the record of a Turn. Shared by keep_step.lua and note_calls.lua.
+-- Appends to the record of a Turn. Shared by keeping.lua and note_calls.lua.
 local LONGEST = 1000 -- how many lines of one Turn's record are kept
 
 -- Append a line. Returns the error if another program has written the key: the record is only advice.
