@@ -152,23 +152,10 @@ class Executor:
     def run(self, job: Job, plan: Plan, context: ToolContext, mark_again: Mark) -> bytes | ToolCallResult:
         """Run a call on this thread; return its result, as JSON if nothing is special about it."""
         running.set(job)
-        ended = outcome_of(
-            partial(self._ran, job, plan, partial(self._called, job, plan, context, mark_again))
-        )
-        if ended.error is not None:
-            failed = outcome_of(partial(self._plain_failure, job, plan, ended.error))
-            if failed.error is None and (wire := failed.get()) is not None:
-                return wire
-            return self.general_result(job, plan, FunctionOutcome(error=ended.error))
-        outcome, result = ended.get()
+        called = partial(self._called, job, plan, context, mark_again)
+        outcome = outcome_of(partial(plan.detector.timed, called))
+        result = self.plain_result(job, plan, outcome)
         return self.general_result(job, plan, outcome) if result is None else result
-
-    def _ran(
-        self, job: Job, plan: Plan, called: Callable[[], Any]
-    ) -> tuple[FunctionOutcome[Any], bytes | None]:
-        """Return what a call has come to, and its plain result; a value's own code may raise anything."""
-        outcome: FunctionOutcome[Any] = FunctionOutcome(plan.detector.timed(called))
-        return outcome, self.plain_result(job, plan, outcome)
 
     def _called(self, job: Job, plan: Plan, context: ToolContext, mark_again: Mark) -> Any:
         """Run the handler of a call, within what is around it, if anything is."""
@@ -298,10 +285,20 @@ class Executor:
     # Results.
 
     def plain_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> bytes | None:
-        """Return the result of a call as JSON; ``None`` if more has to be done about it."""
-        if outcome.error is not None:
-            return None
-        value = outcome.get()
+        """Return the result of a call as JSON; ``None`` if more has to be done about it.
+
+        What the value's own code raises becomes the error of ``outcome``.
+        """
+        if outcome.error is None:
+            made = outcome_of(partial(self._plain_success, job, plan, outcome.get()))
+            if made.error is None:
+                return made.get()
+            outcome.error = made.error
+        failed = outcome_of(partial(self._plain_failure, job, plan, outcome.error))
+        return failed.get() if failed.error is None else None
+
+    def _plain_success(self, job: Job, plan: Plan, value: Any) -> bytes | None:
+        """Return the result of a value."""
         if plan.is_wrapped:
             if plan.is_heard or not isinstance(value, HandlerValue):
                 return None
@@ -322,7 +319,7 @@ class Executor:
         return result_of(job, job.read(), output.decode())
 
     def _plain_failure(self, job: Job, plan: Plan, error: BaseException) -> bytes | None:
-        """Return the result of a call that has raised an error as JSON; ``None`` if more has to be done."""
+        """Return the result of an error."""
         is_plain = plan.fails_plainly and job.is_plain and job.approved_by is None and job.turn_state is None
         has_begun = job.started_at is not None and job.cancellation is None
         if not (is_plain and has_begun and self.plans.is_current(plan)):

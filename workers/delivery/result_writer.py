@@ -264,7 +264,7 @@ class ResultWriter:
         except ValueError as error:
             self.store(job, self._unwritable(job, error))
         else:
-            refused = partial(self._note_refused, job)
+            refused = partial(self.note_refused, job)
             self.writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
 
     # Final results.
@@ -295,7 +295,7 @@ class ResultWriter:
 
         self.unconfirmed[job.token] = job
         script_call = self.ledger.finish_event(job.claim.run, job.row, answer, still_runs=still_runs)
-        refused = partial(self._note_refused, job)
+        refused = partial(self.note_refused, job)
         self.writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
 
     def _admit_next(self, job: Job, result: ToolCallResult) -> None:
@@ -311,7 +311,7 @@ class ResultWriter:
 
         self.unconfirmed[job.token] = job
         script_call = self.ledger.finish(job.claim, result, self.reaper.answer(job.claim, result))
-        refused = partial(self._note_refused, job)
+        refused = partial(self.note_refused, job)
         self.writer.put_off(script_call, on_answer, is_urgent=True, refused=refused)
 
     def store_many(self, jobs: Sequence[Job], *, is_urgent: bool = False) -> None:
@@ -323,7 +323,7 @@ class ResultWriter:
                     self.store_many([job])
                 self.writer.flush()
             else:
-                self._note_refused(jobs[0], error)
+                self.note_refused(jobs[0], error)
 
         self.unconfirmed |= {job.token: job for job in jobs}
         noted = partial(self.note_stored, jobs)
@@ -378,7 +378,7 @@ class ResultWriter:
         self.limiter.leave_damaged(job.claim)
         self.writer.flush()
 
-    def _note_refused(self, job: Job, error: ResponseError) -> None:
+    def note_refused(self, job: Job, error: ResponseError) -> None:
         """Let a call go whose record cannot take a result: else its lease is renewed forever."""
         if job.opened is None:
             self._let_go(job, is_lost=True)

@@ -84,12 +84,11 @@ class Lead:
         #: reentrant: detaching a call that is cancelled frees its slot, which wakes the lead
         self._lock = threading.RLock()
         #: the calls whose handlers or middlewares are async
-        self.on_loop = LoopCalls(runtime, threads, slots, pool, self._watch_on)
+        self.on_loop = LoopCalls(runtime, threads, slots, pool, self._watch_on, self._send_along)
         #: the number of the current leader, which changes with every takeover
         self._leader = 0
-        self._is_led = False
+        self._is_led = self._is_woken = False
         self._thread: threading.Thread | None = None
-        self._is_woken = False
         #: whether the leader holds a slot
         self._has_slot = False
         self._ready: deque[Job] = deque()
@@ -111,8 +110,7 @@ class Lead:
         #: how many calls in a row were short
         self._short = 0
         #: when the latest calls were claimed, and how many
-        self._taken_at = 0.0
-        self._taken = 0
+        self._taken_at, self._taken = 0.0, 0
         self._is_busy = threading.Event()
 
     def start(self) -> None:
@@ -441,8 +439,7 @@ class Lead:
     def _post_marks(self, jobs: Sequence[Job]) -> None:
         fresh_until = monotonic() + self._three_quarters_of_lease
         for job in jobs:
-            job.state = JobState.MARKING
-            job.fresh_until = fresh_until
+            job.state, job.fresh_until = JobState.MARKING, fresh_until
 
         def on_answer(answers: Any) -> None:
             if is_script_fault(answers) and len(jobs) > 1:  # the fault of one must not stop the others
@@ -480,6 +477,19 @@ class Lead:
         if others := [job for job in results if job.opened is None]:
             self._post_results(others)
 
+    def _send_along(self, jobs: Sequence[Job]) -> bool:
+        """Lead again with the results of calls on the event loop, unless a thread leads.
+
+        It may be waiting for calls.
+        """
+        with self._lock:
+            if self._is_led or len(jobs) > EXTRA:
+                return False
+            self._results += jobs
+        self._slots.leave_all(len(jobs))
+        self.wake()
+        return True
+
     def _post_results(self, results: list[Job]) -> None:
         writer = self._delivery.result_writer
         self._unconfirmed |= {job.token: job for job in results}
@@ -492,7 +502,7 @@ class Lead:
                 return
             try:
                 if is_script_fault(answers):
-                    writer.note_fault(results[0], answers)
+                    writer.note_refused(results[0], answers)
                 elif isinstance(answers, RedisError):
                     self._results = results + self._results
                 else:

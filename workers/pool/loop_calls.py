@@ -143,8 +143,13 @@ class LoopCalls:
         slots: Slots,
         pool: Pool,
         on_busy: Callable[[], object],
+        send_along: Callable[[Sequence[Job]], bool],
     ) -> None:
-        """``on_busy`` is called when blocking handlers begin to run: then :meth:`look` must be called."""
+        """``on_busy`` is called when blocking handlers begin to run: then :meth:`look` must be called.
+
+        ``send_along`` takes ended calls whose results the lead's next trip can carry; it returns false if
+        there is none soon.
+        """
         self._runtime = runtime
         self._event_loop = runtime.event_loop
         self._threads = threads
@@ -152,6 +157,7 @@ class LoopCalls:
         self._shared = SharedThread(threads, on_busy)
         self._slots = slots
         self._pool = pool
+        self._send_along = send_along
         #: a call may end on the event loop while another thread detaches it
         self._lock = threading.Lock()
         #: the calls that run, by token: those that the lead has begun, and those that are detached
@@ -293,11 +299,14 @@ class LoopCalls:
             asyncio.get_running_loop().call_soon(self._hand_on)
 
     def _hand_on(self) -> None:
-        """Store the results of a round: here, unless they are so large that sending them takes long."""
+        """Store the results of a round: with the lead's next trip or here; large ones on another thread.
+
+        What calls have reported of themselves must be stored before their results, over the same connection.
+        """
         ended, self._ended = self._ended, []
         if sum(len(one.wire) for one in ended) > MOST_SENT_BYTES:
             self._threads.run_short(partial(self._store, ended))
-        else:
+        elif any(one.reporters for one in ended) or not self._send_along(ended):
             self._store(ended)
             self._pool.flush()
 

@@ -1,5 +1,6 @@
 """The thread that leads: what it does with the calls that a reservation brings."""
 
+import asyncio
 import itertools
 import threading
 from collections import deque
@@ -30,6 +31,7 @@ from workers.concurrency.threads import DaemonThreads
 from workers.job import Job
 from workers.plan import Plan, SlowToolDetector
 from workers.pool import lead as lead_module
+from workers.pool import loop_calls
 from workers.pool.lead import AHEAD_SECONDS, EXTRA, GROUP, Lead
 from workers.pool.loop_calls import end_detached
 from workers.results import result_of
@@ -111,7 +113,14 @@ class FakeReader:
 class Scene:
     """A lead with a pool and an executor that only take note; handlers are functions of the call's number."""
 
-    def __init__(self, slots: int, handler: Callable[[int], object], is_plain: bool = True) -> None:
+    def __init__(
+        self,
+        slots: int,
+        handler: Callable[[int], object],
+        is_plain: bool = True,
+        waits_for: asyncio.Event | None = None,
+    ) -> None:
+        """Given ``waits_for``, handlers are async and wait for it."""
         self.reader = FakeReader()
         self.limit = slots
         self.slots = Slots(lambda: self.limit, lambda queued: None, lambda: self.lead.wake())
@@ -134,7 +143,8 @@ class Scene:
             is_v1=False,
             name="notes__add",
         )
-        tool: Any = SimpleNamespace(bound=bound, is_async=False, reads=None)
+        tool: Any = SimpleNamespace(bound=bound, is_async=waits_for is not None, reads=None)
+        self._waits_for = waits_for
         self._plan = Plan(tool, lambda *_: None, 300, SlowToolDetector(), (), self)  # type: ignore[arg-type]
         revision = SimpleNamespace(executor=SimpleNamespace(plans=self, early_result=lambda job, plan: None))
         runtime: Any = SimpleNamespace(
@@ -148,9 +158,12 @@ class Scene:
             revisions=SimpleNamespace(active=revision, loaded=lambda job: revision),
             event_loop=EventLoopThread(),
         )
-        threads = DaemonThreads(lambda: None)
-        threads.start()
-        self.lead = Lead(self.reader, runtime, threads, self.slots, self)  # type: ignore[arg-type]
+        self.event_loop = runtime.event_loop
+        self.event_loop.start()
+        self.flush = self.event_loop.flush
+        self.threads = DaemonThreads(lambda: None)
+        self.threads.start()
+        self.lead = Lead(self.reader, runtime, self.threads, self.slots, self)  # type: ignore[arg-type]
         self.lead.start()
 
     # the plans
@@ -165,6 +178,15 @@ class Scene:
         self.jobs.append(job)
         self._handler(int(job.id))
         return result_of(job, job.read(), "null")
+
+    async def run_on_loop(self, job: Job, plan: Plan, *_: object) -> None:
+        assert self._waits_for is not None
+        await self._waits_for.wait()
+
+    def plain_result(self, job: Job, plan: Plan, outcome: object) -> bytes:
+        return self.run(job, plan, None, None)
+
+    def wire(self, job: Job, *, limit_seconds: float) -> object: ...
 
     # the pool
 
@@ -207,8 +229,6 @@ class Scene:
     def _note_ended(self, jobs: Sequence[Job]) -> None:
         self.was_idle = self.was_idle or self.lead.is_idle
         self.noted += [job.id for job in jobs]
-
-    def flush(self) -> None: ...
 
     # the test
 
@@ -373,6 +393,24 @@ def test_result_that_no_script_can_store_is_given_up_and_others_are_stored(
     wait_until(lambda: scene.noted == ["0", "2"] and scene.lead.is_idle)
     assert scene.ran == ["0", "1", "2"]
     assert "call.not_stored" in capsys.readouterr().out
+
+
+def test_results_of_the_event_loop_go_with_the_reservation_that_the_free_slots_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop_calls, "LASTING_SECONDS", 60)
+    go_on = asyncio.Event()
+    scene = Scene(2, lambda number: None, waits_for=go_on)
+    scene.comes("0", "1")
+    scene.begin()
+    wait_until(lambda: scene.slots.free == 0 and scene.threads.idle == 1)  # nobody leads
+    scene.event_loop.put_off(go_on.set)
+    scene.event_loop.flush()
+
+    wait_until(lambda: scene.noted == ["0", "1"] and scene.lead.is_idle)
+    assert scene.reader.stored == ["0", "1"]
+    assert scene.slots.free == 2
+    assert len(scene.reader.credits) > 1
 
 
 def test_mark_that_no_script_can_set_costs_its_call_and_no_other() -> None:

@@ -82,6 +82,9 @@ class Scene:
         self.detached: dict[str, ToolCallResult | None] = {}
         #: whether a drain would have found no call here while one was being detached
         self.was_idle = False
+        #: whether the lead takes results along, and those that it was given
+        self.lead_takes = False
+        self.taken_along: list[list[str]] = []
         self.cancelled: list[str] = []
         self.confirmed: list[str] = []
         self.refusal: GoondanError | None = None
@@ -111,7 +114,7 @@ class Scene:
         self.result_writer = results_of(_LEDGER, self, self._note_ended, self._note_cancelled)
         pool: Any = self
         self.must_look = threading.Event()
-        self.calls = LoopCalls(runtime, threads, self.slots, pool, self.must_look.set)
+        self.calls = LoopCalls(runtime, threads, self.slots, pool, self.must_look.set, self._send_along)
 
     def begins(self, *jobs: Job) -> None:
         for job in jobs:
@@ -197,6 +200,13 @@ class Scene:
         for job in jobs:
             self.noted[job.id] = None if job.error is None else job.error.code
 
+    # the lead
+
+    def _send_along(self, jobs: Sequence[Job]) -> bool:
+        if self.lead_takes:
+            self.taken_along.append([job.id for job in jobs])
+        return self.lead_takes
+
     # the test
 
     def comes_to_last(self, call_id: str) -> bool:
@@ -248,6 +258,21 @@ def test_results_are_sent_on_the_event_loop_unless_they_are_large(
     wait_until(lambda: scene.noted.keys() == {"a"} and len(scene.senders) == is_here)
 
     assert scene.writers == ["goondan-event-loop" if is_here else "goondan-short-jobs"]
+
+
+@pytest.mark.parametrize("has_reported", [False, True])
+def test_the_lead_takes_results_along_unless_reports_precede_them(make: Make, has_reported: bool) -> None:
+    scene, job = make(at_once), job_of("a")
+    scene.lead_takes = True
+    if has_reported:
+        job.reporter = SimpleNamespace(last=lambda: None)  # type: ignore[assignment]
+
+    scene.begins(job)
+    wait_until(lambda: bool(scene.taken_along or scene.packets))
+
+    assert scene.taken_along == ([] if has_reported else [["a"]])
+    assert scene.packets == ([["a"]] if has_reported else [])
+    assert job.token in scene.result_writer.unconfirmed or has_reported  # a drain must find it
 
 
 def test_the_lease_of_each_is_renewed_until_its_result_is_confirmed(make: Make) -> None:
