@@ -38,6 +38,7 @@ from workers.extensions.pipelines import AgentPipelines
 from workers.handlers import awaits_next_alone
 from workers.javascript.tools import Hosts
 from workers.job import Job
+from workers.outcome import FunctionOutcome
 from workers.plain_context import wire_of
 from workers.processes.isolation import Children
 from workers.revisions.factory import make_executor, make_extensions, make_registry
@@ -463,6 +464,24 @@ def run_plain(
     assert plan is not None
     job.started_at, job.fresh_until = wall_clock(), math.inf
     return worker.executor.run(job, plan, UNUSED, not_asked)
+
+
+def test_async_handler_that_fails_ends_as_shortly_as_one_that_succeeds(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
+    add_tool(worker, lambda ctx, input: None)
+    job = claimed(late())
+    plan = worker.executor.plans.of(job)
+    assert plan is not None
+    job.started_at = wall_clock()
+
+    wire = worker.executor.plain_result(job, plan, FunctionOutcome(error=ValueError("no pans")))
+
+    assert wire is not None
+    error = error_of(wire)
+    assert (error.code, error.message) == ("E_TOOL", "no pans")
+    assert job.error is not None
 
 
 def opening(agent: str = "chef") -> ToolCall:
