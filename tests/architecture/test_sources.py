@@ -61,6 +61,7 @@ FOREIGN_CODE = {
     "workers/concurrency/event_loop.py beside_loop.work",
     "workers/executor.py Executor.prepare",
     "workers/executor.py Executor.run",
+    "workers/executor.py Executor.plain_result",
     "workers/executor.py Executor._described",
     "workers/executor.py Executor._of_error",
     "workers/executor.py Executor._of_value",

@@ -61,12 +61,7 @@ class Lead:
     """Leads on one of the pool's threads; any thread may :meth:`wake` it."""
 
     def __init__(
-        self,
-        reader: QueueReader,
-        runtime: WorkerParts,
-        threads: DaemonThreads,
-        slots: Slots,
-        pool: Pool,
+        self, reader: QueueReader, runtime: WorkerParts, threads: DaemonThreads, slots: Slots, pool: Pool
     ) -> None:
         self._reader = reader
         self._runtime = runtime
@@ -478,10 +473,7 @@ class Lead:
             self._post_results(others)
 
     def _send_along(self, jobs: Sequence[Job]) -> bool:
-        """Lead again with the results of calls on the event loop, unless a thread leads.
-
-        It may be waiting for calls.
-        """
+        """Lead again with results of the event loop; false if a thread leads, which may wait for calls."""
         with self._lock:
             if self._is_led or len(jobs) > EXTRA:
                 return False
