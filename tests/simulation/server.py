@@ -27,7 +27,9 @@ def private_server() -> Iterator[Redis]:
         )
         try:
             wait_until(path.exists)
+            # redis-py gives up after 5 s, for which a busy machine may let the server wait
             options: Any = {"parser_class": RefusalParser, "retry": Retry(NoBackoff(), 0)}
+            options["socket_timeout"] = 60
             # each mutation has parts of its own, with connections that stay open
             with Redis.from_url(f"unix://{path}", max_connections=10_000, **options) as redis:
                 yield redis
