@@ -52,7 +52,7 @@ def environment(service: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def test_every_agent_of_the_example_has_its_worker_service() -> None:
+def test_every_agent_of_example_has_its_worker_service() -> None:
     served = {name: service["command"] for name, service in WORKERS.items()}
 
     assert served == {agent: ["worker", "--agent", agent] for agent in example_agents()}
@@ -66,7 +66,7 @@ def test_worker_services_can_be_scaled() -> None:
     assert fixed == []
 
 
-def test_workers_share_one_state_root_and_read_one_bundle() -> None:
+def test_workers_share_state_root_and_bundle() -> None:
     for service in WORKERS.values():
         mounts = dict(mount.split(":", 1) for mount in service["volumes"])
 
@@ -74,7 +74,7 @@ def test_workers_share_one_state_root_and_read_one_bundle() -> None:
         assert mounts["./examples/coding-swarm"] == environment(service)["GOONDAN_BUNDLE"] + ":ro"
 
 
-def test_workers_of_a_machine_share_the_checkouts_of_a_bundle_that_changes() -> None:
+def test_workers_of_machine_share_checkouts_of_changing_bundle() -> None:
     for service in WORKERS.values():
         mounts = dict(mount.split(":", 1) for mount in service["volumes"])
 
@@ -82,7 +82,7 @@ def test_workers_of_a_machine_share_the_checkouts_of_a_bundle_that_changes() -> 
         assert environment(service)["GOONDAN_BUNDLE_REMOTE"] == "${GOONDAN_BUNDLE_REMOTE:-}"
 
 
-def test_the_image_has_git_and_its_volumes_belong_to_its_user() -> None:
+def test_image_has_git_and_user_owned_volumes() -> None:
     assert re.search(r"apt-get install .*\bgit openssh-client\b", DOCKERFILE)
     [volumes] = re.findall(r"^VOLUME (.+)$", DOCKERFILE, re.MULTILINE)
     [owned] = re.findall(r"install -d -o goondan -g goondan (.+)$", DOCKERFILE, re.MULTILINE)
@@ -98,7 +98,7 @@ def test_running_calls_get_their_grace_period() -> None:
         assert grace > float(environment(service)["GOONDAN_GRACE_SECONDS"])
 
 
-def test_redis_keeps_what_it_accepted() -> None:
+def test_redis_keeps_accepted_data() -> None:
     command = " ".join(SERVICES["redis"]["command"])
     [version] = re.findall(r"^redis:(\d+)", SERVICES["redis"]["image"])
 
@@ -108,7 +108,7 @@ def test_redis_keeps_what_it_accepted() -> None:
     assert SERVICES["redis"]["volumes"] == ["redis:/data"]
 
 
-def test_nothing_is_open_to_other_machines() -> None:
+def test_no_port_is_open_to_other_machines() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
 
     assert ports == ["127.0.0.1:8765:8765", "127.0.0.1:5555:5555"]
@@ -124,21 +124,21 @@ def test_every_volume_is_declared() -> None:
     assert {name for name in used if not name.startswith(".")} == set(COMPOSE["volumes"])
 
 
-def test_every_variable_of_the_container_files_is_a_setting() -> None:
+def test_every_variable_of_container_files_is_setting() -> None:
     named = set(re.findall(r"GOONDAN_[A-Z_]+", DOCKERFILE))
     named |= {name for service in WORKERS.values() for name in environment(service)}
 
     assert named <= {f"GOONDAN_{name.upper()}" for name in Settings.model_fields}
 
 
-def test_the_image_runs_as_an_ordinary_user() -> None:
+def test_image_runs_as_ordinary_user() -> None:
     users = re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE)
 
     assert users == ["goondan"]
     assert DOCKERFILE.index("USER goondan") < DOCKERFILE.index("ENTRYPOINT")
 
 
-def test_the_image_holds_every_package_and_no_secrets() -> None:
+def test_image_holds_every_package_and_no_secrets() -> None:
     ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
@@ -165,21 +165,21 @@ def test_the_image_holds_every_package_and_no_secrets() -> None:
         "help",
     ],
 )
-def test_make_has_the_target_and_tells_what_it_does(target: str) -> None:
+def test_make_has_target_and_describes_it(target: str) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
 
     assert re.search(rf"^{target}:.* ## \w", makefile, re.MULTILINE)
     assert target in re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[0].split()
 
 
-def test_the_page_names_every_extra_that_users_may_want() -> None:
+def test_page_names_every_extra_that_users_may_want() -> None:
     page = (ROOT / "docs/how-to/deploy.md").read_text("utf-8")
     named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
 
     assert set(named) == set(PROJECT["optional-dependencies"]) - {"bench", "dev"}
 
 
-def test_the_image_holds_the_documented_extras_in_pinned_versions_with_hashes() -> None:
+def test_image_holds_documented_extras_pinned_with_hashes() -> None:
     extras = PROJECT["optional-dependencies"]
     [everything] = extras["all"]
     names = everything.partition("[")[2].rstrip("]").split(",")
@@ -190,7 +190,7 @@ def test_the_image_holds_the_documented_extras_in_pinned_versions_with_hashes() 
     assert [str(one) for one in map(Requirement, wanted) if not _is_pinned(one, pins)] == []
 
 
-def test_the_check_of_the_pins_sees_what_is_missing_and_what_is_too_old() -> None:
+def test_pin_check_finds_missing_and_outdated_pins() -> None:
     assert _is_pinned(Requirement("celery[redis]>=5.7"), {"celery": "5.7.0"})
     assert not _is_pinned(Requirement("celery>=5.8"), {"celery": "5.7.0"})
     assert not _is_pinned(Requirement("Flower"), {"celery": "5.7.0"})
@@ -201,7 +201,7 @@ def _is_pinned(requirement: Requirement, pins: dict[str, str]) -> bool:
     return pinned is not None and requirement.specifier.contains(pinned)
 
 
-def test_image_is_built_with_a_pinned_backend() -> None:
+def test_image_is_built_with_pinned_backend() -> None:
     pins = dict(PIN.findall((ROOT / "build-constraints.txt").read_text("utf-8")))
 
     assert [
@@ -210,21 +210,21 @@ def test_image_is_built_with_a_pinned_backend() -> None:
     assert "--no-build-isolation" in DOCKERFILE
 
 
-def test_our_services_have_no_rights_and_a_read_only_root() -> None:
+def test_our_services_have_no_rights_and_read_only_root() -> None:
     ours = [service for name, service in SERVICES.items() if name != "redis"]
 
     assert all(service["read_only"] and service["cap_drop"] == ["ALL"] for service in ours)
     assert all(service["tmpfs"][0] == "/tmp" for service in ours)
 
 
-def test_the_pins_are_for_the_python_of_the_image() -> None:
+def test_pins_are_for_python_of_image() -> None:
     versions = set(re.findall(r"^FROM python:(\S+)-slim", DOCKERFILE, re.MULTILINE))
 
     assert len(versions) == 1
     assert f"--python-version {versions.pop()} " in (ROOT / "Makefile").read_text("utf-8")
 
 
-def test_the_images_of_the_page_run_commands_that_exist() -> None:
+def test_images_of_page_run_commands_that_exist() -> None:
     text = (ROOT / "docs/how-to/images.md").read_text("utf-8")
     commands = re.findall(r"^RUN goondan (.+)$", text, re.MULTILINE)
 
@@ -232,7 +232,7 @@ def test_the_images_of_the_page_run_commands_that_exist() -> None:
     assert [fault for command in commands if (fault := fault_of(command.split()))] == []
 
 
-def test_a_change_of_the_sources_fetches_no_package_again() -> None:
+def test_change_of_sources_fetches_no_package_again() -> None:
     steps = [
         DOCKERFILE.index(step)
         for step in ("--requirement constraints.txt", "COPY . .", "--no-build-isolation .")
@@ -243,13 +243,13 @@ def test_a_change_of_the_sources_fetches_no_package_again() -> None:
     assert DOCKERFILE.index("/packages /usr/local") < DOCKERFILE.index("/project /usr/local")
 
 
-def test_every_service_has_a_memory_limit() -> None:
+def test_every_service_has_memory_limit() -> None:
     limits = {name: service.get("mem_limit") for name, service in SERVICES.items()}
 
     assert limits == {**dict.fromkeys([*WORKERS, "connectors"], "1g"), "redis": "1g", "flower": "512m"}
 
 
-def test_the_commands_of_the_container_files_exist() -> None:
+def test_commands_of_container_files_exist() -> None:
     commands = [service["command"] for name, service in SERVICES.items() if name != "redis"]
     commands.append(json.loads(re.findall(r"^CMD (.+)$", DOCKERFILE, re.MULTILINE)[0]))
 
@@ -257,7 +257,7 @@ def test_the_commands_of_the_container_files_exist() -> None:
     assert [fault for words in commands if (fault := fault_of(words))] == []
 
 
-def test_ci_runs_make_test_and_then_another_python_each_day() -> None:
+def test_ci_runs_tests_then_another_python_daily() -> None:
     script = ROOT / ".ci/run"
 
     assert script.stat().st_mode & 0o111
@@ -271,7 +271,7 @@ def test_ci_runs_make_test_and_then_another_python_each_day() -> None:
     assert "set -euo pipefail" in script.read_text("utf-8")
 
 
-def test_each_other_python_is_chosen_within_as_many_days(tmp_path: Path) -> None:
+def test_other_pythons_are_chosen_in_daily_turns(tmp_path: Path) -> None:
     versions = supported_versions()
     others = [one for one in versions if one != "{}.{}".format(*sys.version_info)]
     (tmp_path / ".ci").mkdir()
@@ -333,7 +333,7 @@ def _program(path: Path, commands: str) -> None:
     path.chmod(0o755)
 
 
-def test_the_procfile_has_a_worker_for_every_agent() -> None:
+def test_procfile_has_worker_for_every_agent() -> None:
     lines = [line for line in Path(ROOT / "Procfile").read_text("utf-8").splitlines() if line[0] != "#"]
     processes = dict(line.split(": ", 1) for line in lines)
     workers = {agent: f"goondan worker --agent {agent}" for agent in example_agents()}
@@ -342,7 +342,7 @@ def test_the_procfile_has_a_worker_for_every_agent() -> None:
     assert processes == {**workers, "model": script, "flower": "goondan flower"}
 
 
-def test_checks_in_containers_import_nothing_that_tools_can_write(tmp_path: Path) -> None:
+def test_container_checks_import_nothing_writable_by_tools(tmp_path: Path) -> None:
     manifests = [
         document
         for file in (ROOT / "examples/kubernetes").glob("*.yaml")
@@ -376,7 +376,7 @@ def python_commands(part: Any) -> list[list[str]]:
     return [command for value in part for command in python_commands(value)]
 
 
-def test_the_image_imports_nothing_from_the_current_or_the_home_directory() -> None:
+def test_image_imports_nothing_from_current_or_home_directory() -> None:
     final = DOCKERFILE.rpartition("FROM ")[2]
 
     assert re.findall(r"^WORKDIR (.+)$", final, re.MULTILINE) == ["/"]

@@ -95,7 +95,7 @@ def test_libraries_are_loaded_where_they_are_needed(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "library"), [("workers.tasks", "celery"), ("goondan_tasks.oauth.provider", "joserfc")]
 )
-def test_the_check_sees_a_library_where_it_is_loaded(module: str, library: str) -> None:
+def test_check_sees_library_where_it_is_loaded(module: str, library: str) -> None:
     assert library in loaded()[module]
 
 
@@ -122,7 +122,7 @@ def test_chains_of_imports_are_short() -> None:
     assert len(chain) <= DEEPEST, chain
 
 
-def test_the_longest_chain_of_imports_is_found() -> None:
+def test_longest_chain_of_imports_is_found() -> None:
     imports = {"door": {"till", "drawer"}, "till": {"drawer"}, "drawer": set[str](), "sign": {"drawer"}}
     assert longest_chain(imports) == ["door", "till", "drawer"]
 
@@ -150,7 +150,7 @@ def test_modules_that_import_one_another_are_seen(door: str, till: str, drawer: 
         "",
     ],
 )
-def test_what_is_imported_later_or_never_is_not_a_cycle(till: str) -> None:
+def test_deferred_or_unexecuted_import_is_no_cycle(till: str) -> None:
     assert cycle_in(shop("import shop.till", till, "")) == []
 
 
@@ -171,7 +171,7 @@ def _is_older(module: str) -> bool:
     return module.startswith(OLDER_VERSION)
 
 
-def test_the_older_version_is_imported_only_where_it_is_plugged_in() -> None:
+def test_older_version_is_imported_only_at_its_seams() -> None:
     importers = {
         source.module
         for source in python_sources()

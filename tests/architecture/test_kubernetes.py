@@ -43,14 +43,14 @@ SETTINGS: dict[str, str] = RESOURCES["ConfigMap/goondan"]["data"]
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", [name for name, one in RESOURCES.items() if one["apiVersion"] != KEDA])
-def test_a_manifest_fits_the_schema_of_kubernetes(name: str, version: str) -> None:
+def test_manifest_fits_schema_of_kubernetes(name: str, version: str) -> None:
     kubernetes_validate.validate(RESOURCES[name], version, strict=True)
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("terminationGracePeriodSecond", 45), ("terminationGracePeriodSeconds", "45")]
 )
-def test_the_check_sees_a_field_that_is_misspelt_or_of_the_wrong_type(field: str, value: object) -> None:
+def test_check_finds_misspelt_or_wrongly_typed_field(field: str, value: object) -> None:
     broken = copy.deepcopy(RESOURCES["Deployment/worker-coder"])
     broken["spec"]["template"]["spec"][field] = value
 
@@ -64,17 +64,17 @@ def test_every_name_is_used_once() -> None:
     assert len(RESOURCES) == sum(len(list(yaml.safe_load_all(text))) for text in texts) > 0
 
 
-def test_each_container_runs_a_command_that_exists() -> None:
+def test_each_container_runs_existing_command() -> None:
     assert [fault for one in OURS.values() if (fault := fault_of(one["args"]))] == []
 
 
-def test_each_variable_is_a_setting_or_of_the_program_that_reads_it() -> None:
+def test_variables_are_settings_or_belong_to_their_program() -> None:
     named = {variable["name"] for one in OURS.values() for variable in one["env"]} | set(SETTINGS)
 
     assert named - {f"GOONDAN_{name.upper()}" for name in Settings.model_fields} == {"FLOWER_BASIC_AUTH"}
 
 
-def test_secrets_stand_in_the_secret_that_the_page_makes() -> None:
+def test_secrets_stand_in_secret_that_page_makes() -> None:
     page = (FOLDER / "README.md").read_text("utf-8")
     keys = set(re.findall(r"--from-literal=([a-z-]+)=", page)) | {"oauth-key"}
     asked = {
@@ -96,7 +96,7 @@ def test_running_calls_get_their_grace_period(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKERS)
-def test_workers_share_the_state_root_and_have_a_cache_of_their_own(name: str) -> None:
+def test_workers_share_state_root_but_not_cache(name: str) -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in OURS[name]["volumeMounts"]}
     volumes = {volume.pop("name"): volume for volume in copy.deepcopy(PODS[name]["volumes"])}
 
@@ -107,7 +107,7 @@ def test_workers_share_the_state_root_and_have_a_cache_of_their_own(name: str) -
     assert RESOURCES[f"PersistentVolumeClaim/{claim}"]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-def test_a_worker_is_probed_by_its_own_check_before_the_old_one_drains() -> None:
+def test_new_worker_passes_check_before_old_drains() -> None:
     worker = OURS["Deployment/worker-coder"]
     check = ["python", "-I", "-m", "goondan_tasks.worker_check"]
 
@@ -116,7 +116,7 @@ def test_a_worker_is_probed_by_its_own_check_before_the_old_one_drains() -> None
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_a_pod_has_no_rights_limited_memory_and_a_probe(name: str) -> None:
+def test_pod_has_no_rights_limited_memory_and_probe(name: str) -> None:
     pod, container = PODS[name], CONTAINERS[name]
 
     assert pod["automountServiceAccountToken"] is False
@@ -131,7 +131,7 @@ def test_a_pod_has_no_rights_limited_memory_and_a_probe(name: str) -> None:
     assert "livenessProbe" in container
 
 
-def test_probes_and_services_lead_to_ports_on_which_the_program_listens() -> None:
+def test_probes_and_services_target_listening_ports() -> None:
     for name, container in CONTAINERS.items():
         ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
         assert set(_probed(container)) <= set(ports)
@@ -145,7 +145,7 @@ def test_probes_and_services_lead_to_ports_on_which_the_program_listens() -> Non
             assert {port["targetPort"] for port in resource["spec"]["ports"]} <= offered
 
 
-def test_redis_keeps_what_it_accepted() -> None:
+def test_redis_keeps_accepted_data() -> None:
     words = " ".join(CONTAINERS["StatefulSet/redis"]["args"])
 
     assert "\nappendonly yes\n" in words
@@ -189,7 +189,7 @@ def test_network_policies_concern_pods_that_exist() -> None:
     assert chosen == {one["app"] for one in labels}
 
 
-def test_keda_looks_at_the_queues_of_the_workers_that_it_scales() -> None:
+def test_keda_watches_queues_of_workers_it_scales() -> None:
     scaled = RESOURCES["ScaledObject/worker-coder"]["spec"]
     queues, figures = scaled["triggers"][:2], scaled["triggers"][2]["metadata"]["query"]
     command = OURS[f"Deployment/{scaled['scaleTargetRef']['name']}"]["args"]

@@ -38,7 +38,7 @@ def _writers() -> set[str]:
 
 
 @pytest.mark.requirement("oauth.sole-writer")
-def test_only_the_manager_and_what_it_is_made_of_write_into_the_store() -> None:
+def test_only_oauth_manager_and_its_parts_write_store() -> None:
     outside = {module for module in _writers() if not module.startswith("goondan_tasks.oauth.")}
 
     assert _writers() >= {"goondan_tasks.oauth.consent", "goondan_tasks.oauth.manager"}
@@ -46,7 +46,7 @@ def test_only_the_manager_and_what_it_is_made_of_write_into_the_store() -> None:
 
 
 @pytest.mark.requirement("oauth.store.no-direct-access")
-def test_what_tools_and_extensions_are_given_leads_to_no_store() -> None:
+def test_tools_and_extensions_cannot_reach_oauth_store() -> None:
     openers = {
         source.module
         for source in python_sources()

@@ -29,7 +29,7 @@ def cases(*options: str) -> Counter[str]:
     return Counter(line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line)
 
 
-def test_one_case_is_left_of_each_test_and_no_test_is_left_out() -> None:
+def test_one_case_option_keeps_one_case_per_test() -> None:
     every = cases()
 
     assert max(every.values()) > 1

@@ -174,20 +174,20 @@ def test_function_is_called_as_it_always_was(place: str) -> None:
         (lambda agent, tool, args=None, *, timeout=None, why: 0, "required: why"),
     ],
 )
-def test_a_changed_signature_is_seen(changed: Callable[..., Any], fault: str) -> None:
+def test_changed_signature_is_seen(changed: Callable[..., Any], fault: str) -> None:
     expected = "agent, tool, args=None, *, timeout=None"
 
     assert fault in faults(expected, changed)
     assert faults(expected, lambda agent, tool, args=None, *, timeout=None, more=1, **rest: 0) == []
 
 
-def test_a_call_has_these_fields_and_none_must_be_given() -> None:
+def test_call_fields_are_as_listed_and_optional() -> None:
     assert set(CallFields.__annotations__) == FIELDS_OF_A_CALL | {"not_before", "delay", "keep"}
     assert CallFields.__required_keys__ == frozenset()
 
 
 @pytest.mark.parametrize("name", ["request", "send", "spawn", "list", "catalog"])
-def test_other_agents_are_reached_by_coroutines_in_async_code_and_by_blocking_methods_in_plain_code(
+def test_async_code_awaits_agents_while_plain_code_blocks(
     name: str,
 ) -> None:
     told, is_async, blocks = (getattr(one, name) for one in (AgentRuntime, AsyncRuntime, BlockingRuntime))
@@ -207,13 +207,13 @@ def test_calls_and_results_are_read_by_these_names() -> None:
     assert (failed.code, failed.message) == ("E_AGENT_FAILED", "no")
 
 
-def test_stack_of_tests_is_a_context_manager_with_these_members() -> None:
+def test_local_stack_is_context_manager_with_listed_members() -> None:
     assert hasattr(LocalStack, "__enter__") and hasattr(LocalStack, "__exit__")
     assert LocalStack.__annotations__["client"] is Client
     assert all(isinstance(vars(LocalStack)[name], property) for name in ("redis_url", "workers"))
 
 
-def test_context_of_a_tool_has_these_members_and_none_that_was_removed() -> None:
+def test_tool_context_has_listed_and_no_removed_members() -> None:
     documented = {
         "agent_name", "instance_key", "turn_id", "trace_id", "tool_call_id", "message", "workdir", "logger",
         "runtime", "progress", "emit", "cancelled", "deadline", "pending", "callback_url", "run_process",
@@ -224,7 +224,7 @@ def test_context_of_a_tool_has_these_members_and_none_that_was_removed() -> None
     assert {"call", "step"} <= set(dir(AgentContext))
 
 
-def test_names_on_the_wire_are_these() -> None:
+def test_names_on_wire_are_these() -> None:
     assert (queues.call_queue("coder"), queues.events_queue("coder")) == ("agent.coder", "agent.coder.events")
     assert tasks.tool_call.name == "goondan.tool_call"
     assert tasks.delegate.name == "goondan.delegate"
@@ -238,7 +238,7 @@ def test_settings_have_these_names_and_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", COMMAND_LINES)
-def test_command_takes_what_it_always_took(name: str) -> None:
+def test_command_keeps_its_arguments_and_options(name: str) -> None:
     words = COMMAND_LINES[name].split()
     parameters = command(name).params
     arguments = [one for one in parameters if one.param_type_name == "argument"]
@@ -252,11 +252,11 @@ def test_command_takes_what_it_always_took(name: str) -> None:
     assert {word for word in words if word.startswith("--")} | {"--json"} <= options
 
 
-def test_worker_runs_eight_calls_at_once_unless_it_is_told() -> None:
+def test_worker_runs_eight_calls_concurrently_by_default() -> None:
     assert [one.default for one in command("worker").params if one.name == "concurrency"] == [8]
 
 
-def test_groups_of_commands_are_there() -> None:
+def test_command_groups_exist() -> None:
     assert {"oauth", "changeset"} <= {name.partition(" ")[0] for name in COMMANDS}
 
 

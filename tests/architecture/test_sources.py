@@ -11,7 +11,7 @@ MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"base", "common", "helpers", "misc", "util", "utils"}
 
 
-def test_files_are_named_for_what_they_own() -> None:
+def test_files_have_no_vague_names() -> None:
     vague = [source.module for source in python_sources() if VAGUE_NAMES & set(source.module.split("."))]
 
     assert vague == []
@@ -94,13 +94,13 @@ LAST_BOUNDARIES = {
 }
 
 
-def test_any_error_is_caught_in_the_places_listed_here_only() -> None:
+def test_broad_catches_are_only_in_listed_places() -> None:
     places = {f"{source.path} {name}" for source in python_sources() for name in broad_catches(source.tree)}
 
     assert places == BROAD_CATCHES
 
 
-def test_outcomes_are_taken_in_the_places_listed_here_only() -> None:
+def test_outcomes_are_taken_in_places_listed_here_only() -> None:
     boundary = {"outcome_of", "awaited_outcome", "without_fault"}
     places = {f"{source.path} {name}" for source in python_sources() for name in users(source.tree, boundary)}
 
@@ -120,7 +120,7 @@ def test_outcomes_are_taken_in_the_places_listed_here_only() -> None:
         "with suppress(ValueError, BaseException):\n  run()",
     ],
 )
-def test_a_broad_catch_is_seen_in_every_spelling(body: str) -> None:
+def test_broad_catch_is_seen_in_every_spelling(body: str) -> None:
     assert broad_catches(ast.parse(f"def run_it():\n {body}\n")) == ["run_it"]
 
 
@@ -132,7 +132,7 @@ def test_a_broad_catch_is_seen_in_every_spelling(body: str) -> None:
         ("__exit__ = swallow", "Quiet"),
     ],
 )
-def test_a_context_manager_that_may_swallow_errors_is_seen(member: str, place: str) -> None:
+def test_context_manager_that_may_swallow_errors_is_seen(member: str, place: str) -> None:
     assert broad_catches(ast.parse(f"class Quiet:\n {member}\n")) == [place]
 
 
@@ -145,18 +145,18 @@ def test_a_context_manager_that_may_swallow_errors_is_seen(member: str, place: s
         "def __exit__(self, *_):\n  return False",
     ],
 )
-def test_what_lets_other_errors_go_is_no_broad_catch(body: str) -> None:
+def test_catch_passing_other_errors_is_not_broad(body: str) -> None:
     assert broad_catches(ast.parse(f"def run_it():\n {body}\n")) == []
 
 
 @pytest.mark.parametrize("use", ["boundary.outcome_of(run)", "context.run(outcome_of, run)"])
-def test_users_are_named_with_what_they_are_in(use: str) -> None:
+def test_users_of_function_are_named_with_enclosing_scope(use: str) -> None:
     tree = ast.parse(f"class Shop:\n def open(self):\n  return lambda: {use}\n")
 
     assert users(tree, {"outcome_of"}) == ["Shop.open"]
 
 
-def test_a_docstring_does_not_count_towards_the_length_of_a_function() -> None:
+def test_docstring_does_not_count_towards_length_of_function() -> None:
     [function] = functions(ast.parse('def run():\n    """Run.\n\n    For long.\n    """\n    a()\n    b()\n'))
 
     assert lines_of(function) == 3

@@ -49,12 +49,12 @@ def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.requirement("result.pending-handle", "error.as-result", "handler.returns-json")
 @pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.name, marks=marks_of(cell)) for cell in CELLS])
-def test_call_keeps_the_promises_of_its_outcome(cell: Cell, request: pytest.FixtureRequest) -> None:
+def test_call_keeps_promises_of_its_outcome(cell: Cell, request: pytest.FixtureRequest) -> None:
     seen = request.getfixturevalue("harmful" if cell.outcome in HARMFUL else "calm")
     faults = broken(seen[cell.name])
     assert not faults, "\n".join(faults)
 
 
-def test_table_names_a_reason_for_each_missing_cell() -> None:
+def test_table_names_reason_for_each_missing_cell() -> None:
     assert len(ALL) == len(KINDS) * len(OUTCOMES)
     assert {(cell.kind.name, cell.outcome) for cell in ALL if cell not in CELLS} == IMPOSSIBLE.keys()

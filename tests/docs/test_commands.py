@@ -22,7 +22,7 @@ def command_lines(markdown: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_page_lists_arguments_and_options_of_a_command(name: str) -> None:
+def test_page_lists_arguments_and_options_of_command(name: str) -> None:
     listed = [re.split(r"[ `]", cell)[0] for cell in REFERENCE.section(f"goondan {name}").first_cells()]
     expected = {option for option in options(name) - EVERYWHERE - SETTINGS if option.startswith("--")}
     expected |= {re.sub(r"\W", "", argument.split()[-1]) for argument in arguments(name)}
@@ -31,7 +31,7 @@ def test_the_page_lists_arguments_and_options_of_a_command(name: str) -> None:
     assert ("settings" in listed) == (options(name) >= SETTINGS)
 
 
-def test_the_page_lists_no_other_command() -> None:
+def test_page_lists_no_other_command() -> None:
     headings = re.findall(r"^##(#?) goondan (.+)$", REFERENCE.text, re.MULTILINE)
 
     assert sorted(name for _, name in headings) == sorted([*COMMANDS, *GROUPS])
@@ -39,13 +39,13 @@ def test_the_page_lists_no_other_command() -> None:
 
 
 @pytest.mark.parametrize("markdown", every_page(), ids=lambda markdown: markdown.name)
-def test_commands_on_a_page_exist(markdown: Page) -> None:
+def test_commands_on_page_exist(markdown: Page) -> None:
     faults = [fault for line in command_lines(markdown) if (fault := fault_of(shlex.split(line)))]
 
     assert faults == []
 
 
-def test_a_command_that_does_not_exist_is_seen() -> None:
+def test_command_that_does_not_exist_is_seen() -> None:
     text = (
         "Run `goondan cal coder`.\n\n```console\n$ A=b goondan call coder \\\n  bash__exec --wait 3 &\n```\n"
     )
@@ -55,6 +55,6 @@ def test_a_command_that_does_not_exist_is_seen() -> None:
     assert faults == ["there is no command 'cal'", "call has no option '--wait'"]
 
 
-def test_a_command_of_a_group_that_does_not_exist_is_seen() -> None:
+def test_nonexistent_command_of_group_is_found() -> None:
     assert fault_of(["oauth", "grant"]) == "there is no command 'oauth grant'"
     assert fault_of(["oauth", "grants", "--port", "3"]) == "oauth grants has no option '--port'"

@@ -71,22 +71,22 @@ def default_suggestions() -> dict[str, str]:
     }
 
 
-def test_every_code_has_a_page_and_every_page_a_code() -> None:
+def test_every_code_has_page_and_every_page_code() -> None:
     assert set(PAGES) == codes_in_the_sources() - WITHOUT_PAGE | CHANGESET_CODES
 
 
-def test_every_code_that_an_error_is_given_is_explained_here_or_among_those_of_oauth() -> None:
+def test_every_error_code_is_explained_in_documentation() -> None:
     explained = {*PAGES, *WITHOUT_PAGE, *re.findall(r"`(\w+)`", page("docs/reference/oauth.md").text)}
 
     assert codes_of_errors() - explained == set()
 
 
-def test_the_index_lists_every_page() -> None:
+def test_index_lists_every_page() -> None:
     assert {f"{code}.md" for code in PAGES} <= set(page("docs/errors/README.md").links())
 
 
 @every_page
-def test_a_page_says_what_why_and_what_to_do(code: str) -> None:
+def test_page_has_why_what_to_do_and_example(code: str) -> None:
     lines = PAGES[code].text.splitlines()
 
     assert lines[0] == f"# {code}"
@@ -94,7 +94,7 @@ def test_a_page_says_what_why_and_what_to_do(code: str) -> None:
 
 
 @every_page
-def test_the_example_carries_the_code_and_the_suggestion_of_the_sources(code: str) -> None:
+def test_example_carries_code_and_suggestion_of_sources(code: str) -> None:
     example = _example(PAGES[code])
     error = example.get("error", example)
 
@@ -105,7 +105,7 @@ def test_the_example_carries_the_code_and_the_suggestion_of_the_sources(code: st
 
 
 @pytest.mark.parametrize("code", [code for code in sorted(PAGES) if len(list(PAGES[code].blocks())) == 2])
-def test_the_finding_on_a_page_is_what_validation_says_of_the_file_above_it(
+def test_error_page_finding_matches_validation_of_file(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty, finding = PAGES[code].blocks()

@@ -61,14 +61,14 @@ def run(*command: str, directory: Path, **environment: str) -> "subprocess.Compl
 
 
 @pytest.mark.parametrize("bundle", ["hello", "notes", "letters", "library", "desk", "vault", "bakery"])
-def test_the_bundle_is_valid(examples: Path, bundle: str) -> None:
+def test_bundle_is_valid(examples: Path, bundle: str) -> None:
     with chdir(examples):
         done = goondan("validate", "--strict", bundle)
 
     assert done.exit_code == 0, done.stdout + done.stderr
 
 
-def test_the_tests_of_the_bundles_pass(examples: Path) -> None:
+def test_tests_of_bundles_pass(examples: Path) -> None:
     tests = {"hello": 2, "notes": 4, "desk": 2, "vault": 3, "bakery": 3}
     done = run("-m", "pytest", "-v", "-p", "no:cacheprovider", *tests, directory=examples)
 
@@ -76,7 +76,7 @@ def test_the_tests_of_the_bundles_pass(examples: Path) -> None:
     assert {bundle: len(re.findall(f"^{bundle}/.* PASSED", done.stdout, re.M)) for bundle in tests} == tests
 
 
-def test_the_plain_celery_program_prints_its_result(examples: Path, stack: LocalStack) -> None:
+def test_plain_celery_program_prints_its_result(examples: Path, stack: LocalStack) -> None:
     done = run("submit.py", directory=examples, GOONDAN_REDIS_URL=stack.redis_url)
 
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def test_the_plain_celery_program_prints_its_result(examples: Path, stack: Local
 
 
 @pytest.mark.requirement("handoff.target-and-input")
-def test_the_editor_of_the_readme_asks_the_counter(examples: Path) -> None:
+def test_editor_of_readme_asks_counter(examples: Path) -> None:
     with LocalStack(examples / "hello") as stack:
         environment = {"GOONDAN_REDIS_URL": stack.redis_url, "GOONDAN_BUNDLE": "hello"}
         command = ("-m", "goondan_tasks", "request", "editor", "hello agents")
@@ -94,14 +94,14 @@ def test_the_editor_of_the_readme_asks_the_counter(examples: Path) -> None:
     assert done.stdout == '{\n  "text": "HELLO AGENTS",\n  "words": 2\n}\n'
 
 
-def test_the_client_program_prints_its_results(examples: Path, stack: LocalStack) -> None:
+def test_client_program_prints_its_results(examples: Path, stack: LocalStack) -> None:
     done = run("ask.py", directory=examples, GOONDAN_REDIS_URL=stack.redis_url, GOONDAN_BUNDLE="notes")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1:] == ["ok {'added': 'buy bread'}", "12"]
 
 
-def test_agents_hand_letters_to_each_other_and_to_the_producer(examples: Path, letters: LocalStack) -> None:
+def test_agents_hand_letters_to_each_other_and_producer(examples: Path, letters: LocalStack) -> None:
     environment = {"GOONDAN_REDIS_URL": letters.redis_url, "GOONDAN_BUNDLE": "letters"}
     done = run("dictate.py", directory=examples, **environment)
     doubled = letters.client.request("secretary", {"text": "Dear Sir, the the ship."}, instance_key="job-1")
@@ -113,9 +113,7 @@ def test_agents_hand_letters_to_each_other_and_to_the_producer(examples: Path, l
 
 
 @pytest.mark.requirement("handoff.async")
-def test_a_plain_celery_program_asks_an_agent_and_the_votes_come_as_events(
-    examples: Path, letters: LocalStack
-) -> None:
+def test_plain_celery_program_asks_agent_and_gets_vote_events(examples: Path, letters: LocalStack) -> None:
     done = run("ask_agent.py", directory=examples, GOONDAN_REDIS_URL=letters.redis_url)
 
     assert done.stdout == "ok {'sent': True, 'signature': 'signed, 4 words'}\n", done.stderr
@@ -123,7 +121,7 @@ def test_a_plain_celery_program_asks_an_agent_and_the_votes_come_as_events(
 
 
 @pytest.mark.requirement("catalog.step-middleware")
-def test_a_producer_and_an_agent_go_from_step_to_step(examples: Path) -> None:
+def test_producer_and_agent_go_from_step_to_step(examples: Path) -> None:
     blocks = page("docs/how-to/turns-and-steps.md").blocks()
     [printed] = [block.text for block in blocks if block.language == "text"]
     with LocalStack(examples / "library") as stack:

@@ -31,11 +31,11 @@ def test_links_lead_to_files_and_headings_that_exist(markdown: Page) -> None:
 
 
 @pytest.mark.parametrize("name", [*(markdown.name for markdown in every_page()), MANIFEST])
-def test_files_of_the_project_that_a_text_names_exist(name: str) -> None:
+def test_files_of_project_that_text_names_exist(name: str) -> None:
     assert _missing_files((ROOT / name).read_text(encoding="utf-8")) == []
 
 
-def test_a_file_that_does_not_exist_is_seen() -> None:
+def test_file_that_does_not_exist_is_seen() -> None:
     text = "See docs/README.md, docs/no-such-page.md and `/srv/tools/docs/far.md`; copy docs/errors/CODE.md."
 
     assert _missing_files(text) == ["docs/no-such-page.md"]
@@ -48,7 +48,7 @@ def test_code_blocks_are_valid_in_their_language(markdown: Page) -> None:
     assert faults == []
 
 
-def test_pages_under_docs_are_reached_from_the_index() -> None:
+def test_pages_under_docs_are_reached_from_index() -> None:
     reached, waiting = set(), [page("docs/README.md")]
     while waiting:
         markdown = waiting.pop()
@@ -67,18 +67,18 @@ def test_pages_under_docs_are_reached_from_the_index() -> None:
         ("```cobol\nSTOP RUN.\n```\n", "cobol is not a language of these pages"),
     ],
 )
-def test_a_broken_code_block_is_seen(text: str, fault: str) -> None:
+def test_broken_code_block_is_seen(text: str, fault: str) -> None:
     [block] = Page(ROOT / "broken.md", text).blocks()
 
     assert fault in (_fault_of(block) or "")
 
 
 @pytest.mark.parametrize("target", ["nowhere.md", "README.md#no-such-heading", "/etc/passwd"])
-def test_a_broken_link_is_seen(target: str) -> None:
+def test_broken_link_is_seen(target: str) -> None:
     assert not _exists(Page(ROOT / "page.md", "# Title\n"), target)
 
 
-def test_a_block_that_is_never_closed_is_seen() -> None:
+def test_block_that_is_never_closed_is_seen() -> None:
     with pytest.raises(ValueError, match="never closed"):
         list(Page(ROOT / "broken.md", "```python\npass\n").blocks())
 

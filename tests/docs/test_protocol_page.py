@@ -30,7 +30,7 @@ every_script = pytest.mark.parametrize("script", _scripts(), ids=str)
 
 
 @every_script
-def test_every_script_is_named_with_its_keys_and_arguments(script: Path) -> None:
+def test_scripts_are_documented_with_keys_and_arguments(script: Path) -> None:
     section = _section(script)
     lists = _lists(script)
 
@@ -45,7 +45,7 @@ def test_every_script_is_named_with_its_keys_and_arguments(script: Path) -> None
 
 
 @every_script
-def test_a_script_reads_no_more_arguments_than_it_lists(script: Path) -> None:
+def test_script_reads_no_more_arguments_than_it_lists(script: Path) -> None:
     text = (ROOT / script).read_text("utf-8")
     for name, listed in _lists(script).items():
         if _BEFORE.search(listed):
@@ -55,7 +55,7 @@ def test_a_script_reads_no_more_arguments_than_it_lists(script: Path) -> None:
         assert read <= _count(listed), f"{name} of {script}: {listed}"
 
 
-def test_every_key_is_listed_with_its_type_and_lifetime() -> None:
+def test_every_key_has_listed_type_and_lifetime() -> None:
     rows = {row[0].strip("`"): row[1:] for table in PROTOCOL.tables() for row in table if len(row) == 4}
     in_code = dict(_ROW.findall(inspect.getdoc(keys) or ""))
 
@@ -65,7 +65,7 @@ def test_every_key_is_listed_with_its_type_and_lifetime() -> None:
     assert kinds - {"fetched"} == _kinds()  # that one is made by a script alone
 
 
-def test_every_field_of_a_record_that_scripts_read_is_explained() -> None:
+def test_record_fields_read_by_scripts_are_explained() -> None:
     listed = {name.strip("`, ") for cell in PROTOCOL.first_cells() for name in cell.split(",")}
     read: set[str] = set()
     for script in _scripts():

@@ -60,14 +60,14 @@ RECORDS_ON_THE_WIRE = (
 
 
 @pytest.mark.parametrize("record", RECORDS_ON_THE_WIRE)
-def test_the_page_lists_every_field_of_a_record(record: type[WireModel]) -> None:
+def test_page_lists_every_field_of_record(record: type[WireModel]) -> None:
     names = [field.alias or name for name, field in record.model_fields.items()]
 
     assert sorted(RECORDS.section(record.__name__).first_cells()) == sorted(names)
 
 
 @pytest.mark.parametrize("context", [AgentContext, ProcessOutcome, ReceivedEvent, ToolContext])
-def test_the_page_lists_every_field_that_a_handler_sees(context: type) -> None:
+def test_page_lists_every_field_that_handler_sees(context: type) -> None:
     names = [
         field.name for field in fields(context) if not field.name.startswith("_") and field.name not in INNER
     ]

@@ -15,7 +15,7 @@ def _default(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def test_the_page_lists_every_setting_with_its_default() -> None:
+def test_page_lists_every_setting_with_its_default() -> None:
     settings = {
         f"GOONDAN_{name.upper()}": _default(field.default) for name, field in Settings.model_fields.items()
     }

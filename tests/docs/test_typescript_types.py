@@ -3,5 +3,5 @@
 from tests.docs.typescript_types import FILE, written
 
 
-def test_the_types_are_made_from_the_document_of_today() -> None:
+def test_types_are_made_from_document_of_today() -> None:
     assert FILE.read_text("utf-8") == written(), "run python -m tests.docs.typescript_types"

@@ -65,13 +65,13 @@ def names(model: type[ResourceModel]) -> set[str]:
         ("Schedule", names(ScheduleSpec)),
     ],
 )
-def test_the_page_lists_every_field(heading: str, fields: set[str]) -> None:
+def test_page_lists_every_field(heading: str, fields: set[str]) -> None:
     listed = YAML.section(heading).first_cells()
 
     assert {name for name in listed if not name.startswith("any of")} == fields
 
 
-def test_the_page_lists_what_older_resources_have_besides_or_in_another_way() -> None:
+def test_page_lists_older_resources_additions_and_differences() -> None:
     added: set[str] = set()
     for path, older, today in (
         ("spec", V1ToolSpec, ToolSpec),
@@ -91,7 +91,7 @@ def test_the_page_lists_what_older_resources_have_besides_or_in_another_way() ->
     assert listed == added | {"spec.exports[].name", "spec.prompts"}
 
 
-def test_the_page_names_every_kind() -> None:
+def test_page_names_every_kind() -> None:
     [kinds] = [row[1] for row in YAML.section("Every resource").tables()[0] if row[0] == "`kind`"]
 
     assert set(kinds.split(", ")) == set(RESOURCE_MODELS)

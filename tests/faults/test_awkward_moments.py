@@ -46,7 +46,7 @@ def require_one_run(stack: LocalStack, log: HandlerLog, worker: Worker, tool: st
 
 @pytest.mark.faults
 @pytest.mark.parametrize("tool", ["once__sync", pytest.param("once__async", marks=pytest.mark.long)])
-def test_a_death_in_the_first_call_after_redis_started_leads_to_no_second_run(
+def test_death_in_first_call_on_new_redis_reruns_nothing(
     stack: LocalStack, log: HandlerLog, tool: str
 ) -> None:
     worker = stack.start_worker()
@@ -56,7 +56,7 @@ def test_a_death_in_the_first_call_after_redis_started_leads_to_no_second_run(
 @pytest.mark.faults
 @pytest.mark.long
 @pytest.mark.parametrize("tool", ["once__sync", "once__async"])
-def test_a_death_after_a_silent_connection_was_cut_leads_to_no_second_run(
+def test_death_after_silent_connection_cut_reruns_nothing(
     stack: LocalStack, log: HandlerLog, tool: str
 ) -> None:
     worker = stack.start_worker()
@@ -73,7 +73,7 @@ def test_a_death_after_a_silent_connection_was_cut_leads_to_no_second_run(
 @pytest.mark.faults
 @pytest.mark.long
 @pytest.mark.parametrize(("tool", "runs"), [("once__sync", 1), ("again__async", 2)])
-def test_a_death_between_the_handlers_end_and_the_result_is_settled_honestly(
+def test_death_between_handler_end_and_result_is_settled_honestly(
     stack: LocalStack, log: HandlerLog, tool: str, runs: int
 ) -> None:
     with final_results(stack.redis_url) as finals:
@@ -86,7 +86,7 @@ def test_a_death_between_the_handlers_end_and_the_result_is_settled_honestly(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("tool", ["once__sync", pytest.param("again__async", marks=pytest.mark.long)])
-def test_a_death_just_after_the_result_was_stored_leads_to_no_second_run(
+def test_death_right_after_stored_result_reruns_nothing(
     stack: LocalStack, log: HandlerLog, tool: str
 ) -> None:
     with final_results(stack.redis_url) as finals:
@@ -100,7 +100,7 @@ def test_a_death_just_after_the_result_was_stored_leads_to_no_second_run(
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_a_worker_killed_while_it_drains_loses_nothing(stack: LocalStack, log: HandlerLog) -> None:
+def test_worker_killed_while_it_drains_loses_nothing(stack: LocalStack, log: HandlerLog) -> None:
     draining = stack.start_worker(concurrency=2)
     tools = ("once__sync", "again__async", "once__async", "again__sync")
     calls = [
@@ -121,7 +121,7 @@ def test_a_worker_killed_while_it_drains_loses_nothing(stack: LocalStack, log: H
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_a_rolling_restart_under_load_shows_no_error(stack: LocalStack, log: HandlerLog, say: Say) -> None:
+def test_rolling_restart_under_load_shows_no_error(stack: LocalStack, log: HandlerLog, say: Say) -> None:
     fleet = Fleet(stack, ROLLING.workers)
     wait_until(lambda: len(fleet.consuming) == ROLLING.workers, PATIENCE)
     calls = numbered(itertools.cycle(TOOLS), lambda number: work_args(log, number, (0.003, 0.2)[number % 2]))

@@ -44,7 +44,7 @@ def insist_on_cancel(call: PendingCall) -> None:
 @pytest.mark.parametrize(
     "fault", [redis_faults.restart, redis_faults.cut_connections], ids=lambda fault: str(fault.__name__)
 )
-def test_a_running_call_is_cancelled_while_its_worker_reconnects(
+def test_running_call_is_cancelled_while_its_worker_reconnects(
     stack: LocalStack, log: HandlerLog, fault: redis_faults.Fault
 ) -> None:
     worker = stack.start_worker()
@@ -63,9 +63,7 @@ def test_a_running_call_is_cancelled_while_its_worker_reconnects(
 
 
 @pytest.mark.parametrize("tool", ["once__sync", "again__async"])
-def test_a_cancelled_call_whose_worker_is_killed_is_not_run_again(
-    stack: LocalStack, log: HandlerLog, tool: str
-) -> None:
+def test_worker_kill_does_not_rerun_cancelled_call(stack: LocalStack, log: HandlerLog, tool: str) -> None:
     worker = stack.start_worker()
     with final_results(stack.redis_url) as finals:
         calls = [submit_work(stack.client, log, tool, number=number, seconds=FOR_EVER) for number in range(4)]

@@ -259,7 +259,7 @@ class Work:
 
 
 @pytest.mark.parametrize(("fault", "seconds"), outages(FAULTS))
-def test_everything_that_a_client_does_goes_on_through_an_outage(
+def test_everything_that_client_does_goes_on_through_outage(
     shared: LocalStack,
     log: HandlerLog,
     say: Say,
@@ -320,7 +320,7 @@ def is_connected(stack: LocalStack, command: str) -> bool:
 
 
 @pytest.mark.parametrize(("fault", "seconds"), outages(FAULTS[:1]))
-def test_the_command_line_goes_on_through_an_outage(
+def test_command_line_goes_on_through_outage(
     shared: LocalStack, log: HandlerLog, tmp_path: Path, fault: Fault, seconds: float
 ) -> None:
     limit = f"--timeout={seconds + PATIENCE:g}"
@@ -352,7 +352,7 @@ def test_the_command_line_goes_on_through_an_outage(
     assert {number: len(runs) for number, runs in log.runs().items()} == {1: 1, 2: 1, 4: 1}
 
 
-def test_ctrl_c_ends_a_command_during_an_outage(stack: LocalStack, tmp_path: Path) -> None:
+def test_ctrl_c_ends_command_during_outage(stack: LocalStack, tmp_path: Path) -> None:
     pending = stack.client.submit(AGENT, "once__sync", {})
     waiting = CommandLine.start(stack, tmp_path, "result", pending.id, "--timeout=600")
     wait_until(lambda: "no worker serves" in waiting.said)
@@ -363,7 +363,7 @@ def test_ctrl_c_ends_a_command_during_an_outage(stack: LocalStack, tmp_path: Pat
     assert f"goondan result {pending.id}" in waiting.said
 
 
-def test_when_the_time_is_up_the_error_says_for_how_long_it_was_tried(stack: LocalStack) -> None:
+def test_timeout_error_says_how_long_client_tried(stack: LocalStack) -> None:
     with new_client(stack, 1.0) as client:
         pending = client.submit(AGENT, "once__sync", {})
         stack.redis.process.kill()
@@ -379,7 +379,7 @@ def test_when_the_time_is_up_the_error_says_for_how_long_it_was_tried(stack: Loc
                 work()
 
 
-def test_a_cancelled_task_leaves_no_thread_that_tries_for_it(stack: LocalStack) -> None:
+def test_cancelled_task_leaves_no_thread_retrying(stack: LocalStack) -> None:
     stack.redis.process.kill()
     stack.redis.process.wait(PATIENCE)
 

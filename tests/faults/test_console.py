@@ -136,7 +136,7 @@ def test_no_page_has_errors_or_asks_another_host(chrome: Browser, swarm: Shop) -
     assert trouble.hosts == {swarm.url.removeprefix("http://")}
 
 
-def test_page_follows_although_a_script_comes_late(chrome: Browser, swarm: Shop) -> None:
+def test_page_follows_although_script_comes_late(chrome: Browser, swarm: Shop) -> None:
     """What htmx does at its beginning must find its extension for streams."""
     held = list[Route]()
     with opened(chrome, swarm) as (page, trouble):
@@ -165,7 +165,7 @@ def test_page_is_read_and_acted_on_without_scripts(chrome: Browser, swarm: Shop)
     assert "not without scripts" in str(call.result(PATIENCE, wait_pending=True).error)
 
 
-def test_open_page_follows_without_losing_what_its_user_does(chrome: Browser, swarm: Shop) -> None:
+def test_open_page_updates_without_losing_user_input(chrome: Browser, swarm: Shop) -> None:
     first = swarm.held("first", "follower")
     with opened(chrome, swarm, viewport={"width": 1_000, "height": 500}) as (page, trouble):
         go(page, swarm, "/approvals")
@@ -197,7 +197,7 @@ def test_open_page_follows_without_losing_what_its_user_does(chrome: Browser, sw
     assert trouble.said == []
 
 
-def test_rows_that_come_while_one_reads_are_counted_and_move_nothing(chrome: Browser, swarm: Shop) -> None:
+def test_new_rows_are_counted_without_moving_page(chrome: Browser, swarm: Shop) -> None:
     def call() -> str:
         seen = swarm.client.submit("support", "orders__find", {"customer": "2"}, instance_key="read")
         seen.result(PATIENCE)
@@ -256,7 +256,7 @@ def test_heap_does_not_grow_with_updates(
     assert trouble.said == []
 
 
-def test_theme_is_kept_in_the_browser_and_ids_are_copied(chrome: Browser, swarm: Shop) -> None:
+def test_browser_keeps_theme_and_ids_are_copied(chrome: Browser, swarm: Shop) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     options = {"color_scheme": "light", "permissions": ["clipboard-read", "clipboard-write"]}
     with opened(chrome, swarm, **options) as (page, trouble):
@@ -279,7 +279,7 @@ def test_theme_is_kept_in_the_browser_and_ids_are_copied(chrome: Browser, swarm:
     assert trouble.said == []
 
 
-def test_each_key_does_what_the_help_says(chrome: Browser, swarm: Shop) -> None:
+def test_each_key_does_what_help_says(chrome: Browser, swarm: Shop) -> None:
     calls = [swarm.held(order, "typist") for order in ("to-approve", "to-deny")]
     with opened(chrome, swarm) as (page, trouble):
         go(page, swarm, "/approvals")
@@ -305,7 +305,7 @@ def test_each_key_does_what_the_help_says(chrome: Browser, swarm: Shop) -> None:
     assert trouble.said == []
 
 
-def test_conversation_shows_a_running_turn_as_it_is_written(chrome: Browser, swarm: Shop) -> None:
+def test_conversation_shows_running_turn_while_it_is_written(chrome: Browser, swarm: Shop) -> None:
     gate = threading.Event()
     text = "**Bold** and [safe](https://e.example) and ![cat](https://e.example/cat.png) " + "word " * 50
     find = Call("orders__find", {"customer": "1041"})
@@ -340,7 +340,7 @@ def test_conversation_shows_a_running_turn_as_it_is_written(chrome: Browser, swa
     assert trouble.hosts == {swarm.url.removeprefix("http://")}
 
 
-def test_dead_letters_of_one_kind_are_dropped_after_a_page_that_says_so(chrome: Browser, swarm: Shop) -> None:
+def test_dead_letters_of_one_kind_are_dropped_after_confirmation(chrome: Browser, swarm: Shop) -> None:
     """A letter that comes while the page is open is not dropped with them."""
     with opened(chrome, swarm) as (page, trouble):
         go(page, swarm, "/dead-letters")
@@ -435,9 +435,7 @@ def _overflow(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
-def test_graph_of_hand_offs_leads_to_calls_and_is_a_table_on_a_small_screen(
-    chrome: Browser, swarm: Shop
-) -> None:
+def test_handoff_graph_leads_to_calls_and_shrinks_to_table(chrome: Browser, swarm: Shop) -> None:
     with opened(chrome, swarm) as (page, trouble):
         go(page, swarm, "")
         page.locator(".graph a:has(rect)", has_text="billing").locator("text").first.click()
@@ -451,7 +449,7 @@ def test_graph_of_hand_offs_leads_to_calls_and_is_a_table_on_a_small_screen(
     assert trouble.said == []
 
 
-def test_no_page_scrolls_sideways_on_a_small_screen(chrome: Browser, swarm: Shop) -> None:
+def test_no_page_scrolls_sideways_on_small_screen(chrome: Browser, swarm: Shop) -> None:
     with opened(chrome, swarm, viewport={"width": 320, "height": 640}) as (page, trouble):
         wide = {}
         for path in paths(swarm):

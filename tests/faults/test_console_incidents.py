@@ -235,9 +235,7 @@ def test_poisoned_call_is_found_and_dropped(stack: LocalStack, operator: Operato
     assert stack.client.dead_letters("doomed") == []
 
 
-def test_full_limit_is_found_with_its_holder_which_is_cancelled(
-    stack: LocalStack, operator: Operator
-) -> None:
+def test_full_limit_is_found_and_holder_cancelled(stack: LocalStack, operator: Operator) -> None:
     holder = begun(stack, "keeper", "night__waits")
     waiting = stack.client.submit("keeper", "night__waits", {})
     wait_until(lambda: stack.client.record(waiting.id).state == "waiting", PATIENCE)
@@ -254,7 +252,7 @@ def test_full_limit_is_found_with_its_holder_which_is_cancelled(
     ended(waiting)
 
 
-def test_dead_worker_is_found_with_the_call_that_it_took_along(stack: LocalStack, operator: Operator) -> None:
+def test_dead_worker_is_found_with_lost_call(stack: LocalStack, operator: Operator) -> None:
     extra = stack.start_worker(["doomed"])
     call = begun(stack, "doomed", "night__waits")
     os.kill(extra.pid, signal.SIGKILL)
@@ -277,7 +275,7 @@ def test_overdue_approval_is_found_and_approved(stack: LocalStack, operator: Ope
     assert call.result(PATIENCE, wait_pending=True).output == "wiped"
 
 
-def test_model_without_quota_is_found_and_its_agent_paused(
+def test_model_without_quota_is_found_and_agent_paused(
     stack: LocalStack, operator: Operator, model: ModelServer
 ) -> None:
     model.begin(in_turn(quota()))
@@ -299,7 +297,7 @@ def test_model_without_quota_is_found_and_its_agent_paused(
     stack.client.resume("thinker")
 
 
-def test_loop_of_wrong_arguments_is_found_and_its_turn_cancelled(
+def test_wrong_argument_loop_is_found_and_turn_cancelled(
     stack: LocalStack, operator: Operator, model: ModelServer
 ) -> None:
     model.begin(lambda asked: Answer("", (Call("night__strict", {"pth": "x"}),)))
@@ -321,7 +319,7 @@ def test_loop_of_wrong_arguments_is_found_and_its_turn_cancelled(
     ended(turn)
 
 
-def test_cycle_of_hand_offs_is_found_with_its_path(stack: LocalStack, operator: Operator) -> None:
+def test_handoff_cycle_is_found_with_its_path(stack: LocalStack, operator: Operator) -> None:
     turn = stack.client.start_turn("ping", "go")
     ended(turn)
     operator.opens()
@@ -334,9 +332,7 @@ def test_cycle_of_hand_offs_is_found_with_its_path(stack: LocalStack, operator: 
     assert operator.clicks <= MOST_CLICKS
 
 
-def test_stuck_conversation_is_found_and_what_holds_it_cancelled(
-    stack: LocalStack, operator: Operator
-) -> None:
+def test_stuck_conversation_is_found_and_blocker_cancelled(stack: LocalStack, operator: Operator) -> None:
     first = stack.client.start_turn("keeper", "one", instance_key="stuck")
     runs(stack, first)
     second = stack.client.start_turn("keeper", "two", instance_key="stuck")

@@ -82,14 +82,14 @@ def test_calls_whose_submission_is_cut_run_once(producer: Producer, log: Handler
 
 
 @pytest.mark.long
-def test_a_call_that_is_refused_is_answered_though_its_submission_is_cut(producer: Producer) -> None:
+def test_refused_call_is_answered_despite_cut_submission(producer: Producer) -> None:
     producer.cut_at(SCRIPTS.submit)
     refused = producer.client.submit(AGENT, "once__sync", {"number": object()})
     assert code_of(refused.result(PATIENCE)) == "E_TOOL_INVALID_ARGS"
 
 
 @pytest.mark.long
-def test_a_cancellation_that_is_cut_ends_the_call_at_once(producer: Producer) -> None:
+def test_cancellation_that_is_cut_ends_call_at_once(producer: Producer) -> None:
     waiting = producer.client.submit(AGENT, "once__async", work_args(producer.log, 2, PATIENCE))
     producer.cut_at(SCRIPTS.cancel)
     waiting.cancel()
@@ -100,9 +100,7 @@ def test_a_cancellation_that_is_cut_ends_the_call_at_once(producer: Producer) ->
 @pytest.mark.parametrize(
     "script", [SCRIPTS.fetch, SCRIPTS.start, SCRIPTS.finish_event], ids=["fetch", "start", "reply"]
 )
-def test_an_event_is_received_and_answered_once_though_a_command_is_cut(
-    producer: Producer, script: Script
-) -> None:
+def test_event_is_received_and_answered_once_despite_cut(producer: Producer, script: Script) -> None:
     instance = f"{script.sha}-{producer.is_carried_out}"
     asked = producer.client.request(AGENT, "?", is_async=True, instance_key=instance, timeout=PATIENCE)
     producer.cut_at(script)
@@ -114,7 +112,7 @@ def test_an_event_is_received_and_answered_once_though_a_command_is_cut(
 
 
 @pytest.mark.long
-def test_the_calls_of_a_step_stand_once_in_the_record_of_their_turn(producer: Producer) -> None:
+def test_step_calls_appear_once_in_turn_record(producer: Producer) -> None:
     turn = producer.client.turn(AGENT)
     step = turn.step(timeout=PATIENCE)
     producer.cut_at(NOTE_CALLS)

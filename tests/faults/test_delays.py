@@ -35,7 +35,7 @@ PATIENCE = 120
 
 @pytest.mark.faults
 @pytest.mark.parametrize("size", SCHEDULES)
-def test_scheduled_calls_run_once_at_their_times_while_workers_are_killed(
+def test_scheduled_calls_run_once_on_time_despite_killed_workers(
     stack: LocalStack, log: HandlerLog, say: Say, size: Schedule
 ) -> None:
     chance = random.Random(1)

@@ -73,9 +73,7 @@ def stack(tmp_path: Path) -> Iterator[LocalStack]:
 
 
 @pytest.mark.parametrize("tool", ["build__plain", "build__apart", "script__plain"])
-def test_output_of_a_killed_run_is_void_and_that_of_the_next_is_whole(
-    stack: LocalStack, say: Say, tool: str
-) -> None:
+def test_killed_run_voids_output_and_next_run_is_whole(stack: LocalStack, say: Say, tool: str) -> None:
     call = stack.client.submit("coder", tool, keep=600).id
     heard: list[FollowedEvent] = []
     following = threading.Thread(target=lambda: heard.extend(stack.client.follow(call)))

@@ -89,7 +89,7 @@ def lines_of(stream: Stream, log: HandlerLog, deaths: dict[int, float]) -> list[
         pytest.param(*STREAMS[-1].values, signal.SIGTERM, id="whole-replaced", marks=STREAMS[-1].marks),
     ],
 )
-def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
+def test_events_are_handled_singly_in_order_without_loss(
     chain_stack: LocalStack,
     log: HandlerLog,
     chance: random.Random,
@@ -123,7 +123,7 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
 
 
 @pytest.mark.faults
-def test_no_event_begins_while_the_one_before_overruns_its_limit_and_workers_die(
+def test_no_event_begins_while_previous_overruns_and_workers_die(
     log: HandlerLog, chance: random.Random
 ) -> None:
     # kills may meet the same event again and again: it is run again about as often as a worker is killed
@@ -153,7 +153,7 @@ def ask(chain_stack: LocalStack, agent: str, log: HandlerLog, askers: HandlerLog
 
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", ["once", pytest.param("loop-once", marks=pytest.mark.long)])
-def test_asker_gets_an_error_when_the_worker_dies_while_its_agent_waits(
+def test_worker_death_while_agent_waits_gives_asker_error(
     chain_stack: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
     chain_stack.start_worker(["helper"])
@@ -169,7 +169,7 @@ def test_asker_gets_an_error_when_the_worker_dies_while_its_agent_waits(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", [pytest.param("again", marks=pytest.mark.long), "loop-again"])
-def test_an_agent_that_runs_again_gets_the_answer_that_is_there(
+def test_rerun_agent_gets_answer_already_there(
     chain_stack: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
     chain_stack.start_worker(["helper"])
@@ -186,7 +186,7 @@ def test_an_agent_that_runs_again_gets_the_answer_that_is_there(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", ["once", "loop-once"])
-def test_a_worker_that_is_stopped_lets_its_agent_wait_for_the_answer(
+def test_stopped_worker_lets_agent_wait_for_answer(
     chain_stack: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
     chain_stack.start_worker(["helper"])
@@ -201,9 +201,7 @@ def test_a_worker_that_is_stopped_lets_its_agent_wait_for_the_answer(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", ["again", "loop-again"])
-def test_an_agent_whose_grace_is_over_runs_again_and_gets_its_answer(
-    log: HandlerLog, askers: HandlerLog, agent: str
-) -> None:
+def test_agent_past_grace_reruns_and_gets_answer(log: HandlerLog, askers: HandlerLog, agent: str) -> None:
     with LocalStack(
         EVENT_CHAIN_BUNDLE, workers=0, environment={**ENVIRONMENT, "GOONDAN_GRACE_SECONDS": "1"}
     ) as chain_stack:
@@ -221,7 +219,7 @@ def test_an_agent_whose_grace_is_over_runs_again_and_gets_its_answer(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("agent", ["once", "loop-once"])
-def test_a_chain_survives_a_restart_of_redis(
+def test_chain_survives_restart_of_redis(
     chain_stack: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
 ) -> None:
     chain_stack.start_worker([agent, "helper"], concurrency=1)
@@ -259,7 +257,7 @@ def let_a_producer_die(chain_stack: LocalStack, agent: str) -> str:
 
 
 @pytest.mark.faults
-def test_the_event_of_a_producer_that_died_has_an_unknown_outcome(chain_stack: LocalStack) -> None:
+def test_event_of_producer_that_died_has_unknown_outcome(chain_stack: LocalStack) -> None:
     call_id = let_a_producer_die(chain_stack, "brain")
     result = chain_stack.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
     assert result.error is not None
@@ -268,7 +266,7 @@ def test_the_event_of_a_producer_that_died_has_an_unknown_outcome(chain_stack: L
 
 
 @pytest.mark.faults
-def test_the_event_of_a_producer_that_died_goes_to_another_one_if_it_may(chain_stack: LocalStack) -> None:
+def test_event_of_dead_producer_goes_to_another_if_repeatable(chain_stack: LocalStack) -> None:
     call_id = let_a_producer_die(chain_stack, "brain-again")
     chain_stack.client.send("brain-again", "second")
     received = chain_stack.client.receive("brain-again", timeout=LEASE_SECONDS + MARGIN_SECONDS)
@@ -283,9 +281,7 @@ def test_the_event_of_a_producer_that_died_goes_to_another_one_if_it_may(chain_s
 
 
 @pytest.mark.faults
-def test_mail_of_a_worker_that_died_between_taking_and_meeting_it_comes_again(
-    chain_stack: LocalStack, log: HandlerLog
-) -> None:
+def test_events_reserved_by_dying_worker_come_again(chain_stack: LocalStack, log: HandlerLog) -> None:
     """Events whose messages a dying worker has only reserved go to another one, in their order."""
     worker = chain_stack.start_worker(["runner"], concurrency=1)
     wanted = {"log": str(log.path), "seconds": 0.3}

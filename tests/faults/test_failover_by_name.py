@@ -73,7 +73,7 @@ def add(member: str) -> ScriptCall[Any]:
     return ScriptCall(ADD, ["members"], [member])
 
 
-def test_a_pipelined_writer_goes_on_at_the_new_master(servers: Replicated, name: Proxy, redis: Redis) -> None:
+def test_pipelined_writer_goes_on_at_new_master(servers: Replicated, name: Proxy, redis: Redis) -> None:
     writer = PipelinedWriter(redis)
     writer.start()
     assert writer.ask(add("before")) == 1
@@ -86,7 +86,7 @@ def test_a_pipelined_writer_goes_on_at_the_new_master(servers: Replicated, name:
     writer.stop()
 
 
-def test_a_reader_marks_calls_at_the_new_master(servers: Replicated, name: Proxy, redis: Redis) -> None:
+def test_reader_marks_calls_at_new_master(servers: Replicated, name: Proxy, redis: Redis) -> None:
     reader = QueueReader(redis, [])
     answers: list[Any] = []
     reader.post(add("before"), answers.append)
@@ -106,7 +106,7 @@ def test_a_reader_marks_calls_at_the_new_master(servers: Replicated, name: Proxy
     reader.close()
 
 
-def test_all_connections_of_a_client_leave_a_master_that_refuses_a_write(
+def test_all_client_connections_leave_master_refusing_write(
     servers: Replicated, name: Proxy, redis: Redis
 ) -> None:
     scripts, subscription = ScriptConnection(redis), Subscription(redis, "news")
@@ -128,7 +128,7 @@ def test_all_connections_of_a_client_leave_a_master_that_refuses_a_write(
     servers.follow(servers.servers[1])
 
 
-def test_a_client_without_patience_says_that_the_server_refuses(servers: Replicated) -> None:
+def test_client_without_patience_says_that_server_refuses(servers: Replicated) -> None:
     with (
         connect(servers.servers[1].url) as replica,
         retrying(0.0),
@@ -144,7 +144,7 @@ def stack(name: Proxy) -> Iterator[LocalStack]:
 
 
 @pytest.mark.parametrize("failovers", short_and_long(1, 5, minutes=5))
-def test_nothing_is_lost_or_run_twice_behind_a_name_under_load(
+def test_load_behind_name_loses_or_reruns_no_call(
     servers: Replicated, name: Proxy, stack: LocalStack, log: HandlerLog, say: Say, failovers: int
 ) -> None:
     answers = crowd_through(lambda: fail_over(servers, name), failovers, stack, log)
@@ -156,7 +156,7 @@ def test_nothing_is_lost_or_run_twice_behind_a_name_under_load(
     assert all(worker.poll() is None for worker in stack.workers)
 
 
-def test_what_a_lagging_replica_lacks_is_unknown_and_may_be_submitted_again(
+def test_call_missing_on_lagging_replica_is_unknown_and_resubmittable(
     servers: Replicated, name: Proxy, stack: LocalStack, log: HandlerLog
 ) -> None:
     old, new = servers.servers

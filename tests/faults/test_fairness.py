@@ -28,7 +28,7 @@ WORK = [("again__sync", 0.0)] * 120 + [("once__sync", 0.001)] * 40 + [("once__as
 
 
 @pytest.mark.parametrize("held", short_and_long([3], [1, 2, 3, 3, 2, 1], minutes=2))
-def test_nothing_waits_behind_calls_that_last_while_a_slot_is_free(
+def test_no_call_waits_behind_long_calls_while_slot_free(
     stack: LocalStack, log: HandlerLog, chance: random.Random, say: Say, tmp_path: Path, held: list[int]
 ) -> None:
     """Some calls hold their slots until all others have ended, whoever had claimed those."""

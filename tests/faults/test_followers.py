@@ -105,7 +105,7 @@ def cut_follower(client: Client, turn_id: str) -> tuple[list[FollowedEvent], int
     return heard, cuts
 
 
-def test_follower_that_is_cut_fifty_times_misses_and_repeats_nothing(stack: LocalStack, say: Say) -> None:
+def test_follower_cut_fifty_times_misses_and_repeats_nothing(stack: LocalStack, say: Say) -> None:
     turn_id = asked(stack)
     uncut: list[FollowedEvent] = []
     following = threading.Thread(target=lambda: uncut.extend(stack.client.follow(turn_id)))
@@ -122,7 +122,7 @@ def test_follower_that_is_cut_fifty_times_misses_and_repeats_nothing(stack: Loca
     assert len({one.cursor for one in uncut[:-1]}) == len(uncut) - 1
 
 
-def test_worker_that_is_killed_in_an_answer_restarts_it(stack: LocalStack) -> None:
+def test_answer_of_killed_worker_starts_again(stack: LocalStack) -> None:
     turn_id = asked(stack)
     heard: list[FollowedEvent] = []
     following = threading.Thread(target=lambda: heard.extend(stack.client.follow(turn_id)))

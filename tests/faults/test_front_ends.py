@@ -82,7 +82,7 @@ def official(script: str, modules: Path, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_official_client_of_ag_ui_runs_an_agent_and_approves_a_call(
+def test_official_ag_ui_client_runs_agent_and_approves_call(
     model: ModelServer, url: str, modules: Path
 ) -> None:
     model.begin(wiping())
@@ -95,7 +95,7 @@ def test_the_official_client_of_ag_ui_runs_an_agent_and_approves_a_call(
     assert '{"wiped":{"disk":"sda"}}' in contents
 
 
-def test_the_ai_sdk_sends_a_message_and_approves_a_call(model: ModelServer, url: str, modules: Path) -> None:
+def test_ai_sdk_sends_message_and_approves_call(model: ModelServer, url: str, modules: Path) -> None:
     model.begin(wiping())
     seen = official("ai-sdk.mjs", modules, f"{url}/vercel/student")
     assert seen["held"]["input"] == {"disk": "sda"}
@@ -118,9 +118,7 @@ def beginning() -> Any:
     return in_turn(Answer("", (call,)), Answer("The page does it."), Answer("It has begun."))
 
 
-def test_the_official_client_of_ag_ui_carries_out_a_tool_of_its_page(
-    model: ModelServer, url: str, modules: Path
-) -> None:
+def test_official_ag_ui_client_runs_tool_of_its_page(model: ModelServer, url: str, modules: Path) -> None:
     model.begin(beginning())
     seen = official("ag-ui-tools.mjs", modules, f"{url}/ag-ui/student")
     assert seen["called"] == ["desk__begin"]
@@ -128,7 +126,7 @@ def test_the_official_client_of_ag_ui_carries_out_a_tool_of_its_page(
     assert "begun" in str(model.requests[-1])
 
 
-def test_the_ai_sdk_carries_out_a_tool_of_its_page(model: ModelServer, url: str, modules: Path) -> None:
+def test_ai_sdk_carries_out_tool_of_its_page(model: ModelServer, url: str, modules: Path) -> None:
     model.begin(beginning())
     seen = official("ai-sdk-tools.mjs", modules, f"{url}/vercel/student")
     assert (seen["called"], seen.get("error"), seen["status"]) == (["desk__begin"], None, "ready")
@@ -141,7 +139,7 @@ def test_the_ai_sdk_carries_out_a_tool_of_its_page(model: ModelServer, url: str,
     assert (call["state"], call["output"]) == ("output-available", {"begun": True})
 
 
-def test_the_chat_page_goes_on_after_an_outage_and_after_a_reload_in_the_middle(
+def test_chat_page_survives_outage_and_midway_reload(
     model: ModelServer, url: str, page: str, modules: Path, tmp_path: Path
 ) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")

@@ -92,7 +92,7 @@ def test_calls_that_are_given_back_keep_their_order(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("concurrency", "count"), [(1, CALLS), (8, 2 * CALLS)])
-def test_another_worker_takes_over_what_is_given_back(
+def test_another_worker_takes_over_returned_calls(
     stack: LocalStack,
     log: HandlerLog,
     chance: random.Random,

@@ -15,7 +15,7 @@ EXAMPLES = 150
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
-def test_no_request_is_answered_outside_the_document(mode: GenerationMode) -> None:
+def test_no_request_is_answered_outside_document(mode: GenerationMode) -> None:
     with LocalStack(PENDING_BUNDLE, agents=["builder"]) as stack:
         call = stack.client.submit("builder", "guarded__wipe", {"disk": "sda"})
         call.result(60)

@@ -80,7 +80,7 @@ def is_over(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("size", HOST_KILLS)
-def test_calls_survive_the_kill_of_one_host_after_another(
+def test_calls_survive_kill_of_one_host_after_another(
     javascript_stack: LocalStack, call: Call, log: HandlerLog, say: Say, size: HostKills
 ) -> None:
     chance = random.Random(1)
@@ -118,7 +118,7 @@ def test_calls_survive_the_kill_of_one_host_after_another(
             assert any(run.pid == result.output["pid"] and run.ended_at for run in of_call)
 
 
-def test_a_blocked_event_loop_ends_its_own_call_and_the_others_go_on_elsewhere(
+def test_blocked_event_loop_ends_own_call_and_moves_others(
     javascript_stack: LocalStack, call: Call, log: HandlerLog
 ) -> None:
     beside = [
@@ -139,13 +139,13 @@ def test_a_blocked_event_loop_ends_its_own_call_and_the_others_go_on_elsewhere(
 
 
 @pytest.mark.parametrize("tool", ["plain__exits", "apart__exits"])
-def test_a_handler_that_ends_its_process_ends_its_call(call: Call, tool: str) -> None:
+def test_handler_that_ends_its_process_ends_its_call(call: Call, tool: str) -> None:
     error = error_of(call(tool))
     assert (error.code, error.message) == ("E_TOOL_CRASHED", "The tool's process ended with exit status 7.")
     assert call("plain__echo", n=1).output == {"n": 1}
 
 
-def test_a_handler_without_memory_ends_its_call(name: str, call: Call) -> None:
+def test_handler_without_memory_ends_its_call(name: str, call: Call) -> None:
     if name == "bun":
         pytest.skip("Bun has no limit of memory")
     error = error_of(call("apart__eats"))
@@ -154,7 +154,7 @@ def test_a_handler_without_memory_ends_its_call(name: str, call: Call) -> None:
     assert isinstance(call("apart__pid").output, int)
 
 
-def test_a_rejection_that_nobody_handles_is_the_calls_or_one_for_the_log(
+def test_unhandled_rejection_fails_call_or_is_logged(
     javascript_stack: LocalStack, call: Call, log: HandlerLog
 ) -> None:
     error = error_of(call("plain__rejects"))
@@ -172,7 +172,7 @@ def test_a_rejection_that_nobody_handles_is_the_calls_or_one_for_the_log(
     assert "nobody waits any more" in javascript_stack.log(javascript_stack.workers[0])
 
 
-def test_endless_output_neither_stops_the_worker_nor_fills_the_host(call: Call) -> None:
+def test_endless_output_neither_stops_worker_nor_fills_host(call: Call) -> None:
     late = call("plain__floods", seconds=4)
 
     assert error_of(late).code == "E_TOOL_TIMEOUT"
@@ -181,7 +181,7 @@ def test_endless_output_neither_stops_the_worker_nor_fills_the_host(call: Call) 
     assert pages * os.sysconf("SC_PAGE_SIZE") < 400_000_000
 
 
-def test_a_result_of_ten_megabytes_arrives(call: Call) -> None:
+def test_result_of_ten_megabytes_arrives(call: Call) -> None:
     assert call("plain__big", bytes=10_000_000).output == "x" * 10_000_000
 
 
@@ -202,9 +202,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("signal_given", [True, False])
-def test_a_call_that_is_cancelled_closes_what_it_fetches(
-    javascript_stack: LocalStack, signal_given: bool
-) -> None:
+def test_cancelled_call_closes_its_fetches(javascript_stack: LocalStack, signal_given: bool) -> None:
     Pages.begun.clear()
     Pages.gone.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
@@ -228,7 +226,7 @@ JSON_OF = {
 NOT_JSON = ["cycle", "bigint", "function", "symbol", "deep", "getter", "nan", "fields", "map"]
 
 
-def test_results_are_what_json_makes_of_them_or_an_error(call: Call) -> None:
+def test_results_become_json_or_error(call: Call) -> None:
     results = {kind: call("plain__returns", kind=kind) for kind in JSON_OF}
     assert {kind: result.output for kind, result in results.items()} == JSON_OF
     assert {result.status for result in results.values()} == {"ok"}
@@ -252,7 +250,7 @@ THROWN = {
 }
 
 
-def test_whatever_is_thrown_is_an_error_of_the_call(call: Call) -> None:
+def test_any_thrown_value_is_error_of_call(call: Call) -> None:
     for kind, message in THROWN.items():
         error = error_of(call("plain__throws", kind=kind))
         assert (error.code, error.message) == ("E_TOOL", message), kind
@@ -268,7 +266,7 @@ ACTS = ["console", "log", "cwd", "stringify", "parse", "promise", "timers", "map
 
 
 @pytest.mark.parametrize("act", [*ACTS, "close", "garbage", "half", "forged"])
-def test_code_that_disturbs_its_host_ends_at_most_its_own_call(call: Call, act: str) -> None:
+def test_code_disturbing_host_ends_at_most_own_call(call: Call, act: str) -> None:
     broken = call("vandal__breaks", act=act)
     after = call("vandal__works")
 
@@ -276,7 +274,7 @@ def test_code_that_disturbs_its_host_ends_at_most_its_own_call(call: Call, act: 
     assert after.output == "works", after
 
 
-def test_what_all_objects_inherit_does_not_change_messages(call: Call) -> None:
+def test_changed_object_prototype_does_not_change_messages(call: Call) -> None:
     assert call("vandal__breaks", act="inherited").output == "inherited"
     assert error_of(call("plain__throws", kind="string")).message == "a string"
     assert (
@@ -286,13 +284,13 @@ def test_what_all_objects_inherit_does_not_change_messages(call: Call) -> None:
     call("plain__exits")
 
 
-def test_a_context_refuses_what_is_not_json_and_what_comes_too_late(call: Call) -> None:
+def test_context_refuses_non_json_and_late_use(call: Call) -> None:
     assert "BigInt" in error_of(call("vandal__keeps")).message
     late = error_of(call("vandal__uses-kept"))
     assert (late.code, late.message) == ("E_TOOL", "The call has ended: its context cannot be used any more.")
 
 
-def test_nothing_of_the_workers_environment_is_in_a_host(javascript_stack: LocalStack, call: Call) -> None:
+def test_host_has_none_of_workers_environment(javascript_stack: LocalStack, call: Call) -> None:
     environment = call("plain__environment").output
     pid = call("plain__pid").output
 
@@ -302,7 +300,7 @@ def test_nothing_of_the_workers_environment_is_in_a_host(javascript_stack: Local
     assert javascript_stack.workers[0].pid in with_environment(f"{CANARY}=sings")
 
 
-def test_a_worker_that_drains_lets_hosts_finish(
+def test_worker_that_drains_lets_hosts_finish(
     javascript_stack: LocalStack, call: Call, log: HandlerLog
 ) -> None:
     worker = javascript_stack.workers[0]
@@ -319,7 +317,7 @@ def test_a_worker_that_drains_lets_hosts_finish(
     wait_until(lambda: all(map(is_over, hosts)))
 
 
-def test_a_worker_that_is_killed_leaves_no_host(javascript_stack: LocalStack, call: Call) -> None:
+def test_worker_that_is_killed_leaves_no_host(javascript_stack: LocalStack, call: Call) -> None:
     worker = javascript_stack.start_worker()
     for other in javascript_stack.workers:
         if other.pid != worker.pid and other.poll() is None:

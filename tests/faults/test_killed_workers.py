@@ -14,7 +14,7 @@ from tests.faults.survival import survive
 
 @pytest.mark.faults
 @pytest.mark.parametrize("size", KILLS)
-def test_calls_survive_the_kill_of_one_worker_after_another(
+def test_calls_survive_kill_of_one_worker_after_another(
     stack: LocalStack, log: HandlerLog, say: Say, size: Size
 ) -> None:
     reckoning = survive(stack, Fleet(stack, 3), log, size)

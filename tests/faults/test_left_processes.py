@@ -44,7 +44,7 @@ class Family:
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_a_bash_call_past_its_deadline_leaves_no_process_behind(stack: LocalStack) -> None:
+def test_bash_call_past_deadline_leaves_no_process(stack: LocalStack) -> None:
     stack.start_worker()
     family = Family()
     call = stack.client.submit(AGENT, "bash__exec", family.args, timeout_seconds=2)
@@ -57,7 +57,7 @@ def test_a_bash_call_past_its_deadline_leaves_no_process_behind(stack: LocalStac
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_a_cancelled_bash_call_leaves_no_process_behind(stack: LocalStack) -> None:
+def test_cancelled_bash_call_leaves_no_process_behind(stack: LocalStack) -> None:
     stack.start_worker()
     family = Family()
     call = stack.client.submit(AGENT, "bash__exec", family.args)
@@ -75,9 +75,7 @@ def test_a_cancelled_bash_call_leaves_no_process_behind(stack: LocalStack) -> No
     [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)],
     ids=["SIGKILL", "SIGTERM"],
 )
-def test_a_bash_call_whose_worker_ends_leaves_no_process_behind(
-    stack: LocalStack, number: signal.Signals
-) -> None:
+def test_bash_call_of_ended_worker_leaves_no_process(stack: LocalStack, number: signal.Signals) -> None:
     stack._environment["GOONDAN_GRACE_SECONDS"] = "1"
     worker = stack.start_worker()
     families = [Family() for _ in range(4)]

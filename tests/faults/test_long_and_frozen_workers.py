@@ -25,7 +25,7 @@ PATIENCE = 60
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_a_handler_that_runs_for_many_leases_runs_once(stack: LocalStack, log: HandlerLog, say: Say) -> None:
+def test_handler_that_runs_for_many_leases_runs_once(stack: LocalStack, log: HandlerLog, say: Say) -> None:
     for _ in range(2):
         stack.start_worker()
     tools = ("once__sync", "once__async", "again__sync", "again__async")
@@ -72,7 +72,7 @@ def test_busy_workers_renew_their_leases_in_time(
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_a_long_handler_keeps_its_lease_while_its_worker_drains(stack: LocalStack, log: HandlerLog) -> None:
+def test_long_handler_keeps_lease_while_worker_drains(stack: LocalStack, log: HandlerLog) -> None:
     draining = stack.start_worker()
     seconds = 2.5 * LEASE_SECONDS
     calls = [

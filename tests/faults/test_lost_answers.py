@@ -162,7 +162,7 @@ def wait_until_all_are_told(finals: Counter[str], answers: Sequence[Answer]) -> 
         *(pytest.param(moment, 3, id=moment.name, marks=pytest.mark.long) for moment in MOMENTS),
     ],
 )
-def test_a_connection_that_is_cut_at_a_command_costs_no_call(
+def test_connection_cut_at_command_costs_no_call(
     stack: ProxiedStack, log: HandlerLog, say: Say, moment: Moment, times: int
 ) -> None:
     with watched(stack, log, moment, say):
@@ -181,7 +181,7 @@ def test_results_that_are_sent_twice_are_stored_once(stack: ProxiedStack, log: H
 
 
 @pytest.mark.long
-def test_messages_of_plain_producers_survive_a_lost_reservation(stack: ProxiedStack, log: HandlerLog) -> None:
+def test_messages_of_plain_producers_survive_lost_reservation(stack: ProxiedStack, log: HandlerLog) -> None:
     [reserve] = [moment for moment in MOMENTS if moment.name == "reserve"]
     cuts = stack.proxy.seen.cuts
     with plain_celery(stack.redis_url, set_as_current=False) as celery:

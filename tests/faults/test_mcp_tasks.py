@@ -64,7 +64,7 @@ async def finish(url: str, tasks: list[str], until: Path) -> list[dict[str, Any]
         return [(await reached(client, task, *ENDS)).result for task in tasks]
 
 
-def test_tasks_of_killed_servers_go_on_at_others(tmp_path: Path) -> None:
+def test_tasks_of_killed_servers_continue_at_other_servers(tmp_path: Path) -> None:
     with LocalStack(PENDING_BUNDLE, agents=["builder"]) as stack, replica(stack) as (_, other):
         for number in range(ROUNDS):
             until = tmp_path / f"until-{number}"
@@ -83,7 +83,7 @@ def test_tasks_of_killed_servers_go_on_at_others(tmp_path: Path) -> None:
             assert wiped["structuredContent"] == {"wiped": until.name}
 
 
-def test_calls_that_wait_for_tasks_outlive_the_server_and_all_workers(tmp_path: Path) -> None:
+def test_calls_awaiting_tasks_outlive_server_and_workers(tmp_path: Path) -> None:
     with listening("127.0.0.1", 0) as free:
         port = int(free.getsockname()[1])
     untils = [tmp_path / f"until-{number}" for number in range(CALLS)]

@@ -48,7 +48,7 @@ def consuming(stack: LocalStack) -> list[Worker]:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("admitted", short_and_long([1, 4], range(CONNECTIONS + 1), minutes=5))
-def test_a_worker_comes_back_from_a_reconnection_that_failed_half_way(
+def test_worker_recovers_from_half_failed_reconnection(
     stack: ProxiedStack, log: HandlerLog, admitted: Iterator[int]
 ) -> None:
     workers = stack.workers
@@ -70,7 +70,7 @@ def _are_refused(proxy: Proxy, connections: int) -> bool:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("road", ROUGH_ROADS)
-def test_every_call_is_answered_once_over_a_slow_network_that_is_cut(
+def test_calls_over_slow_cut_network_are_answered_once(
     stack: ProxiedStack, log: HandlerLog, chance: random.Random, say: Say, road: RoughRoad
 ) -> None:
     workers = stack.workers

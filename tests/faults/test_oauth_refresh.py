@@ -109,7 +109,7 @@ def require_kept(askers: Askers, store: OAuthStore) -> None:
         pytest.param({"bodySeconds": 38}, -1, marks=pytest.mark.long),
     ],
 )
-def test_eight_processes_refresh_once_however_slowly_the_provider_answers(
+def test_eight_processes_refresh_once_however_slowly_provider_answers(
     provider: OidcProvider,
     askers: Askers,
     store: OAuthStore,
@@ -132,7 +132,7 @@ def test_eight_processes_refresh_once_however_slowly_the_provider_answers(
 
 
 @pytest.mark.parametrize("lock_seconds", [0.5, pytest.param(LOCK_SECONDS, marks=pytest.mark.long)])
-def test_a_process_frozen_beyond_its_lock_stores_what_the_provider_answered_meanwhile(
+def test_process_frozen_beyond_lock_stores_provider_answer(
     provider: OidcProvider, askers: Askers, store: OAuthStore, lock_seconds: float, say: Say
 ) -> None:
     before = provider.seen()["counts"]

@@ -77,7 +77,7 @@ def _pipe(stream: Any) -> Any:
 
 
 @pytest.mark.faults
-def test_a_call_that_two_processes_complete_at_once_has_one_outcome_and_the_other_is_told(
+def test_concurrent_completions_settle_call_once_and_refuse_loser(
     pending_stack: LocalStack,
 ) -> None:
     calls = pending(pending_stack, "jobs__begin")
@@ -89,7 +89,7 @@ def test_a_call_that_two_processes_complete_at_once_has_one_outcome_and_the_othe
 
 
 @pytest.mark.faults
-def test_resolving_failing_and_cancelling_at_once_is_one_outcome(pending_stack: LocalStack) -> None:
+def test_concurrent_resolve_fail_and_cancel_have_one_outcome(pending_stack: LocalStack) -> None:
     calls = pending(pending_stack, "jobs__begin")
     resolved, failed, cancelled = race(pending_stack, calls, "resolve", "fail", "cancel")
     # to cancel what somebody else has cancelled is fine; what was resolved or failed is closed
@@ -100,9 +100,7 @@ def test_resolving_failing_and_cancelling_at_once_is_one_outcome(pending_stack: 
 
 
 @pytest.mark.faults
-def test_what_is_approved_and_denied_at_once_runs_or_does_not(
-    pending_stack: LocalStack, tmp_path: Path
-) -> None:
+def test_concurrent_approval_and_denial_have_one_outcome(pending_stack: LocalStack, tmp_path: Path) -> None:
     log = tmp_path / "log"
     calls = pending(pending_stack, "guarded__wipe", disk="sda", log=str(log))
     approved, denied = race(pending_stack, calls, "approve", "deny")
@@ -115,7 +113,7 @@ def test_what_is_approved_and_denied_at_once_runs_or_does_not(
 
 
 @pytest.mark.faults
-def test_completing_a_call_as_it_expires_reports_whether_it_counted(pending_stack: LocalStack) -> None:
+def test_completion_at_expiry_reports_whether_it_counted(pending_stack: LocalStack) -> None:
     calls = submit(pending_stack, "jobs__begin", ttl=1.5)
     for call in calls:
         call.result(PATIENCE)
@@ -137,7 +135,7 @@ def _resolves(stack: LocalStack, call: PendingCall) -> bool:
 
 
 @pytest.mark.faults
-def test_a_worker_killed_right_after_a_suspension_leaves_the_call_pending(
+def test_worker_killed_right_after_suspension_leaves_call_pending(
     pending_stack: LocalStack,
 ) -> None:
     [worker] = pending_stack.workers
@@ -163,7 +161,7 @@ def test_pending_call_without_workers_expires_for_waiting_clients(pending_stack:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("tool", ["jobs__begin", "jobs__begin-async"])
-def test_calls_whose_worker_is_killed_amid_their_suspensions_are_pending_or_unknown(
+def test_calls_suspending_when_worker_dies_are_pending_or_unknown(
     crew: Crew, pending_stack: LocalStack, tool: str
 ) -> None:
     [worker] = pending_stack.workers
@@ -184,7 +182,7 @@ def test_calls_whose_worker_is_killed_amid_their_suspensions_are_pending_or_unkn
 
 
 @pytest.mark.faults
-def test_approvals_survive_the_death_of_all_workers(
+def test_approvals_survive_death_of_all_workers(
     crew: Crew, pending_stack: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = pending_stack.workers

@@ -30,9 +30,7 @@ MAX_ATTEMPTS = 3
 
 
 @pytest.mark.faults
-def test_two_producers_who_submit_the_same_call_share_one_run(
-    stack: LocalStack, log: HandlerLog, say: Say
-) -> None:
+def test_producers_submitting_same_call_share_one_run(stack: LocalStack, log: HandlerLog, say: Say) -> None:
     stack.start_worker()
     together = threading.Barrier(2)
 
@@ -80,9 +78,7 @@ def test_forty_threads_share_one_client(stack: LocalStack, log: HandlerLog, say:
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_a_poison_call_ends_dead_while_other_calls_go_on(
-    stack: LocalStack, log: HandlerLog, say: Say
-) -> None:
+def test_poison_call_dies_while_others_go_on(stack: LocalStack, log: HandlerLog, say: Say) -> None:
     fleet = Fleet(stack, 2)
     wait_until(lambda: len(fleet.consuming) == 2, PATIENCE)
     poison = stack.client.submit(AGENT, "deadly__poison", {"log": str(log.path), "number": 1_000_000})
@@ -106,7 +102,7 @@ def test_a_poison_call_ends_dead_while_other_calls_go_on(
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_without_any_worker_every_waiting_caller_gets_the_expiry() -> None:
+def test_without_any_worker_every_waiting_caller_gets_expiry() -> None:
     environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
     with LocalStack(LOAD_BUNDLE, workers=0, environment=environment) as stack:
 
@@ -138,9 +134,7 @@ with Client.connect(bundle=sys.argv[1]) as client:
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_the_result_of_a_killed_producers_call_is_there_for_others(
-    stack: LocalStack, log: HandlerLog
-) -> None:
+def test_others_get_result_of_killed_producers_call(stack: LocalStack, log: HandlerLog) -> None:
     stack.start_worker()
     command = [sys.executable, "-c", _PRODUCER, str(LOAD_BUNDLE), str(log.path)]
     environment = stack.client.settings.environment(redis_url=stack.redis_url)
@@ -156,7 +150,7 @@ def test_the_result_of_a_killed_producers_call_is_there_for_others(
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_a_call_whose_every_sweeper_dies_still_gets_its_expiry(log: HandlerLog) -> None:
+def test_call_expires_though_every_sweeper_dies(log: HandlerLog) -> None:
     environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
     with LocalStack(LOAD_BUNDLE, workers=0, environment=environment) as stack:
         call = submit_work(stack.client, log)

@@ -82,7 +82,7 @@ def test_cut_connections_are_reopened(proxy: Proxy, through: Redis) -> None:
     assert (proxy.seen.accepted, proxy.seen.cuts) == (2, 1)
 
 
-def test_half_a_command_is_not_carried_out(proxy: Proxy, through: Redis, direct: Redis) -> None:
+def test_half_command_is_not_carried_out(proxy: Proxy, through: Redis, direct: Redis) -> None:
     proxy.cut_next(0.5)
     with pytest.raises(ConnectionError):
         through.incr("counted")
@@ -90,9 +90,7 @@ def test_half_a_command_is_not_carried_out(proxy: Proxy, through: Redis, direct:
     assert through.incr("counted") == 1
 
 
-def test_a_whole_command_is_carried_out_and_its_answer_lost(
-    proxy: Proxy, through: Redis, direct: Redis
-) -> None:
+def test_whole_command_is_executed_and_answer_lost(proxy: Proxy, through: Redis, direct: Redis) -> None:
     proxy.cut_next(1, matches=lambda packet: b"INCR" in packet)
     through.ping()
     with pytest.raises(ConnectionError):
@@ -100,14 +98,14 @@ def test_a_whole_command_is_carried_out_and_its_answer_lost(
     assert through.incr("counted") == 2
 
 
-def test_half_an_answer_is_an_error(proxy: Proxy, through: Redis) -> None:
+def test_half_answer_is_error(proxy: Proxy, through: Redis) -> None:
     proxy.cut_next(0.5, "to client")
     with pytest.raises(ConnectionError):
         through.get("key")
 
 
 @pytest.mark.parametrize(("is_carried_out", "counted"), [(False, b"11"), (True, b"21")])
-def test_a_connection_is_cut_at_the_nth_command_of_its_kind(
+def test_connection_is_cut_at_nth_matching_command(
     proxy: Proxy, through: Redis, direct: Redis, is_carried_out: bool, counted: bytes
 ) -> None:
     proxy.cut_at(
@@ -131,7 +129,7 @@ def test_a_connection_is_cut_at_the_nth_command_of_its_kind(
     assert through.incr("counted") > 11
 
 
-def test_answers_before_the_one_that_is_lost_get_through(proxy: Proxy) -> None:
+def test_answers_before_one_that_is_lost_get_through(proxy: Proxy) -> None:
     proxy.cut_at(lambda _, command: command[0] == b"GET", is_carried_out=True)
     url = urlsplit(proxy.url)
     commands: list[tuple[Any, ...]] = [("AUTH", url.password or ""), ("PING",), ("GET", "key"), ("PING",)]
@@ -152,7 +150,7 @@ def test_no_more_connections_are_let_in_than_admitted(proxy: Proxy, through: Red
     assert proxy.seen.refused == 1
 
 
-def test_what_is_held_arrives_later_and_new_connections_work(
+def test_held_traffic_arrives_later_while_new_connections_work(
     proxy: Proxy, impatient: Redis, direct: Redis
 ) -> None:
     proxy.hold()
@@ -175,7 +173,7 @@ def test_answers_may_be_held_alone(proxy: Proxy, impatient: Redis, direct: Redis
     wait_until(lambda: answers(impatient), 30)
 
 
-def test_a_delay_lies_on_each_way(proxy: Proxy, impatient: Redis) -> None:
+def test_delay_lies_on_each_way(proxy: Proxy, impatient: Redis) -> None:
     proxy.delay(0.2)
     with pytest.raises(TimeoutError):
         impatient.ping()

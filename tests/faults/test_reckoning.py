@@ -32,14 +32,12 @@ def unknown(number: int) -> Answer:
         pytest.param(Claim(None, 19.9), False, id="its worker is not known"),
     ],
 )
-def test_only_the_death_of_its_own_worker_explains_a_call_without_a_start(
-    claim: Claim, is_explained: bool
-) -> None:
+def test_only_own_workers_death_explains_unstarted_call(claim: Claim, is_explained: bool) -> None:
     reckoning = Reckoning([unknown(1)], {}, deaths=[Death(WORKER, 20.0)], claims={"1": claim})
     assert (reckoning.unknown_without_start == []) is is_explained
 
 
-def test_a_death_explains_no_more_calls_than_a_worker_runs_at_once() -> None:
+def test_calls_explained_per_death_stay_within_concurrency() -> None:
     answers = [unknown(number) for number in range(MOST_STARTING + 2)]
     claims = {answer.id: Claim(WORKER, 10.0) for answer in answers}
     reckoning = Reckoning(answers, {}, deaths=[Death(WORKER, 20.0)], claims=claims)

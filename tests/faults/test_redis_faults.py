@@ -54,7 +54,7 @@ def outages() -> list["pytest.ParameterSet"]:
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("fault", "size"), outages())
-def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
+def test_outage_neither_loses_nor_reruns_accepted_calls(
     stack: LocalStack, log: HandlerLog, chance: random.Random, say: Say, fault: Fault, size: Outage
 ) -> None:
     fleet = Fleet(stack, 2)
@@ -85,9 +85,7 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_waiting_client_gets_an_error_when_its_time_is_up_and_redis_does_not_answer(
-    stack: LocalStack, log: HandlerLog
-) -> None:
+def test_client_waiting_past_timeout_on_silent_redis_gets_error(stack: LocalStack, log: HandlerLog) -> None:
     call = submit_work(stack.client, log)
     stack.redis.process.send_signal(signal.SIGSTOP)
     asked_at = time.monotonic()

@@ -73,7 +73,7 @@ def doctor(url: str) -> str:
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("state", "seconds"), states())
-def test_a_worker_waits_until_redis_accepts_commands_again(
+def test_worker_waits_until_redis_accepts_commands_again(
     stack: ProxiedStack, log: HandlerLog, numbers: Iterator[int], state: State, seconds: float
 ) -> None:
     [worker] = stack.workers

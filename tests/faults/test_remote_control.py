@@ -87,7 +87,7 @@ def wait_for_more(crowd: Crowd) -> None:
 
 
 @pytest.mark.parametrize("times", short_and_long(10, 60, minutes=2))
-def test_a_worker_can_be_looked_into_while_it_runs_bursts(
+def test_worker_can_be_inspected_during_bursts(
     stack: LocalStack, control: Control, log: HandlerLog, say: Say, times: int
 ) -> None:
     seen: set[str] = set()
@@ -127,7 +127,7 @@ def queued_ids(stack: LocalStack) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_queue_that_is_left_amid_bursts_and_taken_again_loses_no_call(
+def test_queue_left_and_retaken_amid_bursts_loses_no_call(
     stack: LocalStack, control: Control, log: HandlerLog, say: Say
 ) -> None:
     with bursts(stack, log, say) as crowd, Redis.from_url(stack.redis_url) as redis:
@@ -144,7 +144,7 @@ def test_a_queue_that_is_left_amid_bursts_and_taken_again_loses_no_call(
 
 
 @pytest.mark.long
-def test_a_worker_grows_and_shrinks_amid_bursts(
+def test_worker_grows_and_shrinks_amid_bursts(
     stack: LocalStack, control: Control, log: HandlerLog, say: Say
 ) -> None:
     with bursts(stack, log, say):

@@ -77,7 +77,7 @@ def submit(client: Client, log: HandlerLog, number: int, tool: str = "once__sync
     )
 
 
-def test_calls_submitted_while_a_replica_follows_are_confirmed_and_run(
+def test_calls_are_confirmed_and_run_while_replica_follows(
     stack: LocalStack, servers: Replicated, log: HandlerLog
 ) -> None:
     with control(servers.master) as redis:
@@ -86,7 +86,7 @@ def test_calls_submitted_while_a_replica_follows_are_confirmed_and_run(
         wait_until(lambda: waits(redis) >= before + 3)  # for the call, its mark and its result
 
 
-def test_a_producer_that_waits_for_no_replica_never_asks_for_one(
+def test_producer_without_replica_wait_never_asks_for_confirmation(
     stack: LocalStack, servers: Replicated, hasty: Client, log: HandlerLog
 ) -> None:
     worker = stack.workers[0]
@@ -99,7 +99,7 @@ def test_a_producer_that_waits_for_no_replica_never_asks_for_one(
     assert pending.result(PATIENCE).status == "ok"
 
 
-def test_submitting_to_a_frozen_replica_says_that_the_call_was_accepted(
+def test_submission_to_frozen_replica_reports_accepted_call(
     stack: LocalStack, servers: Replicated, log: HandlerLog
 ) -> None:
     with frozen(servers):
@@ -120,7 +120,7 @@ def test_submitting_to_a_frozen_replica_says_that_the_call_was_accepted(
     assert len(log.runs_of(1)) == 1
 
 
-def test_the_error_about_many_calls_has_all_their_handles(
+def test_error_about_many_calls_has_all_their_handles(
     stack: LocalStack, servers: Replicated, log: HandlerLog
 ) -> None:
     calls = [
@@ -132,13 +132,13 @@ def test_the_error_about_many_calls_has_all_their_handles(
     assert [pending.result(PATIENCE).status for pending in raised.value.calls] == ["ok"] * 3
 
 
-def test_a_request_to_an_agent_is_confirmed_as_well(stack: LocalStack, servers: Replicated) -> None:
+def test_request_to_agent_is_confirmed_as_well(stack: LocalStack, servers: Replicated) -> None:
     with frozen(servers), pytest.raises(UnconfirmedError, match="was accepted, but 0 of 1 replicas"):
         stack.client.send(AGENT, {"any": "event"})
 
 
 @pytest.mark.parametrize("tool", ["once__sync", "once__async", "once__limited"])
-def test_no_handler_begins_before_a_replica_knows_that_it_has(
+def test_handler_waits_until_replica_knows_its_start(
     stack: LocalStack, servers: Replicated, hasty: Client, log: HandlerLog, tool: str
 ) -> None:
     assert submit_work(stack.client, log).result(PATIENCE).status == "ok"  # later ones may take the fast path
@@ -158,7 +158,7 @@ def waits_for_mark(said: str) -> int:
     return said.count("waits_to_start") + said.count("accepts no commands")
 
 
-def test_a_result_counts_though_the_replica_has_frozen_meanwhile(
+def test_result_counts_though_replica_has_frozen_meanwhile(
     stack: LocalStack, servers: Replicated, log: HandlerLog, tmp_path: Path
 ) -> None:
     logged = len(stack.log(stack.workers[0]))
@@ -172,7 +172,7 @@ def test_a_result_counts_though_the_replica_has_frozen_meanwhile(
         wait_until(lambda: "a write that a failover may lose" in stack.log(stack.workers[0])[logged:])
 
 
-def test_a_worker_that_stops_gives_back_calls_that_no_replica_has_confirmed(
+def test_stopping_worker_returns_calls_unconfirmed_by_replicas(
     stack: LocalStack, servers: Replicated, hasty: Client, log: HandlerLog
 ) -> None:
     other = stack.workers[0]
@@ -191,9 +191,7 @@ def test_a_worker_that_stops_gives_back_calls_that_no_replica_has_confirmed(
     assert len(log.runs_of(1)) == 1
 
 
-def test_a_server_without_an_append_only_file_is_refused_at_the_start(
-    stack: LocalStack, servers: Replicated
-) -> None:
+def test_server_without_append_only_file_is_refused(stack: LocalStack, servers: Replicated) -> None:
     settings = stack.client.settings.model_copy(update={"wait_aof": "on"})
     require_broker(settings)
     with control(servers.master) as redis:
@@ -271,9 +269,7 @@ def dying_masters(environment: dict[str, str]) -> Iterator[tuple[LocalStack, Dea
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_nothing_is_lost_or_run_twice_when_six_masters_die_before_a_lagging_replica(
-    log: HandlerLog, say: Say
-) -> None:
+def test_dying_masters_with_lagging_replica_lose_or_rerun_nothing(log: HandlerLog, say: Say) -> None:
     with dying_masters(CONFIRMED) as (stack, deaths):
         crowd = Crowd(stack.client, 16, PATIENCE)
         with crowd.at_work(mixed_work(log, random.Random(6), 1.0)) as answers:

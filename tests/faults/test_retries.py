@@ -42,7 +42,7 @@ def starts_too_early(runs: Sequence[HandlerRun], dead: set[int]) -> bool:
 
 
 @pytest.mark.faults
-def test_retries_run_once_at_their_times_though_every_worker_is_killed_while_they_wait(
+def test_waiting_retries_run_once_on_time_though_workers_die(
     stack: LocalStack, log: HandlerLog, say: Say
 ) -> None:
     fleet = Fleet(stack, 2)
@@ -67,7 +67,7 @@ def test_retries_run_once_at_their_times_though_every_worker_is_killed_while_the
 
 @pytest.mark.faults
 @pytest.mark.long
-def test_retries_survive_the_kill_of_their_worker_at_any_moment(
+def test_retries_survive_worker_kill_at_any_moment(
     stack: LocalStack, log: HandlerLog, say: Say, chance: random.Random
 ) -> None:
     fleet, count, batches = Fleet(stack, 3), 200, 3

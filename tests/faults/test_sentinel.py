@@ -67,7 +67,7 @@ def command(url: str, *words: str) -> str:
     return done.stdout
 
 
-def test_client_workers_and_command_line_follow_the_master(
+def test_client_workers_and_command_line_follow_master(
     stack: LocalStack, watch: Sentinels, log: HandlerLog
 ) -> None:
     begun = submit_work(stack.client, log, number=1, seconds=2.0)
@@ -89,7 +89,7 @@ def test_client_workers_and_command_line_follow_the_master(
         assert "leases.not_kept" not in stack.log(worker)
 
 
-def test_the_process_that_keeps_leases_asks_the_sentinels_for_the_master(watch: Sentinels) -> None:
+def test_process_that_keeps_leases_asks_sentinels_for_master(watch: Sentinels) -> None:
     with connect(watch.url()) as redis:
         address = lease_guard_process._address(redis)
     for number in range(2):
@@ -103,7 +103,7 @@ def test_the_process_that_keeps_leases_asks_the_sentinels_for_the_master(watch: 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_nothing_is_lost_or_run_twice_through_five_failovers_under_load(
+def test_five_failovers_under_load_lose_or_rerun_nothing(
     stack: LocalStack, watch: Sentinels, log: HandlerLog, say: Say
 ) -> None:
     answers = crowd_through(watch.fail_over, 5, stack, log)
@@ -117,7 +117,7 @@ def test_nothing_is_lost_or_run_twice_through_five_failovers_under_load(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_calls_go_on_when_the_master_dies_and_a_replica_takes_its_place(log: HandlerLog) -> None:
+def test_calls_continue_when_replica_replaces_dead_master(log: HandlerLog) -> None:
     with (
         replicated(2) as servers,
         sentinels(servers, 3, down_after=1_500) as watch,
@@ -147,13 +147,13 @@ def test_sentinels_that_cannot_be_reached_are_named() -> None:
     assert "the Sentinel at 127.0.0.1:2 cannot be reached" in said
 
 
-def test_a_service_that_no_sentinel_watches_is_named(watch: Sentinels) -> None:
+def test_service_that_no_sentinel_watches_is_named(watch: Sentinels) -> None:
     url = watch.url().replace(f"/{SERVICE}/", "/another/")
     with retrying(math.inf):  # waiting would not help
         assert "watches no service 'another'" in refusal_of(url)
 
 
-def test_a_sentinel_that_demands_a_password_says_where_it_goes(servers: Replicated) -> None:
+def test_sentinel_that_demands_password_says_where_it_goes(servers: Replicated) -> None:
     with sentinels(servers, 1, more="requirepass hush") as watch:
         wait_until(lambda: "demands a password" in refusal_of(watch.url()), PATIENCE)
         assert "demands a password" in refusal_of(watch.url("?sentinel_password=wrong"))
@@ -161,9 +161,7 @@ def test_a_sentinel_that_demands_a_password_says_where_it_goes(servers: Replicat
             assert redis.ping()
 
 
-def test_a_redis_is_told_from_a_sentinel_and_a_sentinel_from_a_redis(
-    servers: Replicated, watch: Sentinels
-) -> None:
+def test_redis_and_sentinel_are_told_apart(servers: Replicated, watch: Sentinels) -> None:
     redis = f"127.0.0.1:{servers.master.port}"
     said = refusal_of(f"sentinel://:{PASSWORD}@{redis}/{SERVICE}?sentinel_password={PASSWORD}")
     assert f"the Sentinel at {redis} is no Sentinel but a Redis" in said
@@ -172,9 +170,7 @@ def test_a_redis_is_told_from_a_sentinel_and_a_sentinel_from_a_redis(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_flower_shows_the_queues_of_the_master_when_a_sentinel_is_gone(
-    stack: LocalStack, watch: Sentinels
-) -> None:
+def test_flower_shows_master_queues_despite_lost_sentinel(stack: LocalStack, watch: Sentinels) -> None:
     with flower(stack.redis_url) as url:
         watch.fail_over()
         watch.processes[2].kill()

@@ -46,7 +46,7 @@ MIX: list[tuple[int, str, Any, str]] = [
 DECK = [(tool, args, ending) for share, tool, args, ending in MIX for _ in range(share)]
 
 
-def test_nothing_grows_over_a_hundred_thousand_calls(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hundred_thousand_calls_leave_no_growth(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     environment = {
         **ENVIRONMENT,
         "GOONDAN_RESULT_TTL_SECONDS": str(RESULT_TTL_SECONDS),

@@ -197,7 +197,7 @@ SHORT_STORMS = ("kills-behind-a-slow-redis", "half-open-connections")
         for name in (STORMS if size.id == "whole" else SHORT_STORMS)
     ],
 )
-def test_no_call_is_lost_and_none_that_must_not_runs_twice(
+def test_storm_loses_no_call_and_reruns_only_repeatable_calls(
     log: HandlerLog, chance: random.Random, say: Say, name: str, is_whole: bool
 ) -> None:
     fault, few, many = STORMS[name]

@@ -23,7 +23,7 @@ SECONDS = (0.004, 0.005, 0.006, 0.008)
 
 
 @pytest.mark.parametrize("calls", short_and_long(300, 2_000, minutes=2))
-def test_one_thread_at_a_time_uses_the_leads_connection(
+def test_one_thread_at_a_time_uses_leads_connection(
     stack: LocalStack, log: HandlerLog, say: Say, calls: int
 ) -> None:
     worker, client = stack.start_worker(), stack.client

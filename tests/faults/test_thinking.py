@@ -166,7 +166,7 @@ STORMS = short_and_long(Storm(18, 9, 1.5, 3.0), Storm(60, 32, 2.0, 8.0), minutes
 
 
 @pytest.mark.parametrize("storm", STORMS)
-def test_turns_survive_deaths_of_workers_and_restarts_of_redis(
+def test_turns_survive_worker_deaths_and_redis_restarts(
     storm: Storm, model: tuple[CountedModel, int], tmp_path: Path, chance: random.Random, say: Say
 ) -> None:
     server, port = model

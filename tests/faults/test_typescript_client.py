@@ -62,7 +62,7 @@ def started(name: str, link: ReplicationLink, instance: str) -> Iterator[Iterato
             program.kill()
 
 
-def test_turn_is_followed_and_awaited_over_cuts_and_another_server(stack: LocalStack) -> None:
+def test_turn_is_followed_and_awaited_across_cuts_and_servers(stack: LocalStack) -> None:
     with ReplicationLink() as link, connect(stack.redis_url) as redis, ExitStack() as program:
         with served(stack, link):
             seen = program.enter_context(started("follow", link, "followed"))
@@ -109,7 +109,7 @@ def page(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_page_of_a_named_origin_asks_an_agent_in_a_browser(page: str, tmp_path: Path) -> None:
+def test_page_of_named_origin_asks_agent_in_browser(page: str, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium is on PATH")

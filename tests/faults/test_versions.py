@@ -99,7 +99,7 @@ def runs(log: HandlerLog) -> dict[int, int]:
 
 
 @pytest.mark.long
-def test_calls_and_messages_with_more_or_fewer_fields_are_run(
+def test_calls_and_messages_with_more_or_fewer_fields_run(
     stack: LocalStack, redis: Redis, log: HandlerLog
 ) -> None:
     calls = submit_all(stack, log)
@@ -126,9 +126,7 @@ def write_messages_in_another_way(redis: Redis) -> None:
     redis.lpush(wake_up_key(AGENT_QUEUE), "1")
 
 
-def test_a_call_that_this_version_cannot_read_is_left_to_one_that_can(
-    stack: LocalStack, redis: Redis, log: HandlerLog
-) -> None:
+def test_unreadable_call_is_left_to_capable_version(stack: LocalStack, redis: Redis, log: HandlerLog) -> None:
     calls = submit_all(stack, log)
     odd = dict(zip(range(5, CALLS, 5), UNREADABLE, strict=False))
     keys = [Keys().call(calls[number].id) for number in odd]
@@ -185,7 +183,7 @@ OF_CLAIMS = ("status", "token", "worker", "verdict", "attempt", "notStarted", "m
 
 
 @pytest.mark.long
-def test_records_of_another_layout_hold_up_no_call_of_a_dead_worker(
+def test_records_in_another_layout_delay_no_dead_workers_call(
     stack: LocalStack, redis: Redis, log: HandlerLog
 ) -> None:
     odd = [call.id for call in submit_all(stack, log)]

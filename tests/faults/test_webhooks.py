@@ -94,7 +94,7 @@ def kill_by_turns(replicas: list[Replica], seconds: float) -> Callable[[threadin
     return kill
 
 
-def test_each_webhook_begins_one_turn_whatever_becomes_of_the_servers(tmp_path: Path, say: Say) -> None:
+def test_each_webhook_begins_one_turn_despite_failures(tmp_path: Path, say: Say) -> None:
     count, chance = 2_000, random.Random(7)
     handled, answers = tmp_path / "handled", Counter[int]()
     handled.touch()

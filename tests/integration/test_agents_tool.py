@@ -32,7 +32,7 @@ def heard(stack: LocalStack, instance: str) -> str | None:
 
 
 @pytest.mark.requirement("handoff.built-in")
-def test_a_tool_call_asks_an_agent_and_its_output_has_the_answer(stack: LocalStack) -> None:
+def test_tool_call_outputs_asked_agents_answer(stack: LocalStack) -> None:
     asked = call(stack, "request", {"target": "echo", "input": "hello", "metadata": {"n": 1}})
 
     output = asked.output
@@ -57,7 +57,7 @@ def test_a_tool_call_asks_an_agent_and_its_output_has_the_answer(stack: LocalSta
         ({"target": "echo"}, "E_TOOL_INVALID_ARGS", "input"),
     ],
 )
-def test_a_request_that_fails_is_an_error_that_the_model_can_read(
+def test_failed_request_is_error_readable_by_model(
     stack: LocalStack, args: dict[str, Any], code: str, said: str
 ) -> None:
     error = call(stack, "request", args).error
@@ -68,14 +68,14 @@ def test_a_request_that_fails_is_an_error_that_the_model_can_read(
     assert error.suggestion
 
 
-def test_event_without_an_answer_is_handled(stack: LocalStack) -> None:
+def test_event_without_answer_is_handled(stack: LocalStack) -> None:
     sent = call(stack, "send", {"target": "echo", "input": "psst", "instanceKey": "ear"})
 
     assert (sent.output["target"], sent.output["accepted"]) == ("echo", True)
     wait_until(lambda: heard(stack, "ear") == "agent.send psst\n")
 
 
-def test_instance_is_spawned_once_and_listed_with_its_owner(stack: LocalStack) -> None:
+def test_instance_is_spawned_once_and_listed_with_owner(stack: LocalStack) -> None:
     args = {"target": "echo", "instanceKey": "booth"}
     first, second = call(stack, "spawn", args, "maker"), call(stack, "spawn", args, "maker")
 
@@ -89,7 +89,7 @@ def test_instance_is_spawned_once_and_listed_with_its_owner(stack: LocalStack) -
 
 
 @pytest.mark.requirement("runtime.spawn.definition-unchanged")
-def test_definitions_of_agents_are_after_a_spawn_what_they_were(stack: LocalStack) -> None:
+def test_spawn_leaves_agent_definitions_unchanged(stack: LocalStack) -> None:
     def definitions() -> list[Any]:
         known = {name: record.to_wire() for name, record in stack.client.agents().items()}
         catalogs = [stack.client.catalog(name) for name in sorted(known)]
@@ -101,7 +101,7 @@ def test_definitions_of_agents_are_after_a_spawn_what_they_were(stack: LocalStac
     assert definitions() == before
 
 
-def test_the_catalog_has_the_agents_of_the_swarm_and_no_others(stack: LocalStack) -> None:
+def test_catalog_has_only_agents_of_swarm(stack: LocalStack) -> None:
     assert call(stack, "catalog", {}).output == {
         "swarmName": "agents-tool",
         "entryAgent": "operator",
@@ -113,7 +113,7 @@ def test_the_catalog_has_the_agents_of_the_swarm_and_no_others(stack: LocalStack
     }
 
 
-def test_without_a_worker_there_are_no_other_agents_to_reach() -> None:
+def test_no_other_agents_are_reachable_without_worker() -> None:
     error = run_tool(BUNDLE, "operator", "agents__request", {"target": "echo", "input": 1}).error
 
     assert error is not None
@@ -124,7 +124,7 @@ def timer(stack: LocalStack, export: str, instance: str, **args: Any) -> ToolCal
     return stack.client.call("echo", f"timer__{export}", args, instance_key=instance, timeout=30)
 
 
-def test_timer_comes_as_an_event_of_its_own_instance(stack: LocalStack) -> None:
+def test_timer_comes_as_event_of_its_own_instance(stack: LocalStack) -> None:
     set_timer = timer(stack, "schedule", "clock", text="tea", inSeconds=0.3).output
 
     wait_until(lambda: heard(stack, "clock") == "timer tea\n")
@@ -133,7 +133,7 @@ def test_timer_comes_as_an_event_of_its_own_instance(stack: LocalStack) -> None:
     assert timer(stack, "cancel", "clock", id=set_timer["id"]).error is not None
 
 
-def test_timers_are_listed_and_cancelled_by_their_own_instance_only(stack: LocalStack) -> None:
+def test_only_own_instance_lists_and_cancels_timers(stack: LocalStack) -> None:
     late = timer(stack, "schedule", "desk", text="late", inSeconds=7_000).output
     soon = timer(stack, "schedule", "desk", text="soon", inSeconds=3_600).output
     listed = timer(stack, "list", "desk").output
@@ -149,7 +149,7 @@ def test_timers_are_listed_and_cancelled_by_their_own_instance_only(stack: Local
     timer(stack, "cancel", "desk", id=late["id"])
 
 
-def test_instance_has_no_more_timers_than_its_agent_allows(stack: LocalStack) -> None:
+def test_instance_timers_are_limited_by_its_agent(stack: LocalStack) -> None:
     made = [timer(stack, "schedule", "full", text="x", inSeconds=3_600) for _ in range(3)]
 
     code, message = error_of(made[2])
@@ -172,9 +172,7 @@ def test_instance_has_no_more_timers_than_its_agent_allows(stack: LocalStack) ->
         ({"text": "x", "inSeconds": -1}, "inSeconds"),
     ],
 )
-def test_wrong_timer_is_an_error_that_the_model_can_read(
-    stack: LocalStack, args: dict[str, Any], told: str
-) -> None:
+def test_wrong_timer_is_error_that_model_can_read(stack: LocalStack, args: dict[str, Any], told: str) -> None:
     code, message = error_of(timer(stack, "schedule", "wrong", **args))
 
     assert code == "E_TOOL_INVALID_ARGS"

@@ -48,7 +48,7 @@ def waiting(client: Client) -> list[str]:
     return [record.id for record in client.approvals()]
 
 
-def test_a_call_is_held_until_it_is_approved_and_then_runs_once(client: Client, log: Path) -> None:
+def test_held_call_runs_once_after_approval(client: Client, log: Path) -> None:
     call = held(client, log, "approved")
     interim = call.result(PATIENCE)
     assert (interim.status, interim.handle, interim.meta.started_at) == ("pending", call.id, None)
@@ -81,7 +81,7 @@ def test_second_decision_is_refused(client: Client, log: Path) -> None:
     assert log.read_text("utf-8") == "sda\n"
 
 
-def test_a_call_that_waits_for_an_approval_cannot_be_completed(client: Client, log: Path) -> None:
+def test_call_that_waits_for_approval_cannot_be_completed(client: Client, log: Path) -> None:
     call = held(client, log)
     with pytest.raises(CallNotPendingError, match="waits for an approval"):
         client.resolve(call.id, "forged")
@@ -96,7 +96,7 @@ def test_a_call_that_waits_for_an_approval_cannot_be_completed(client: Client, l
     assert not log.exists()
 
 
-def test_what_needs_no_approval_cannot_be_approved(client: Client) -> None:
+def test_call_without_required_approval_cannot_be_approved(client: Client) -> None:
     call = client.submit("builder", "jobs__begin", {})
     call.result(PATIENCE)
     with pytest.raises(CallNotPendingError, match="needs no approval"):
@@ -108,7 +108,7 @@ def test_what_needs_no_approval_cannot_be_approved(client: Client) -> None:
     client.resolve(call.id)
 
 
-def test_a_policy_of_the_swarm_asks_for_an_approval_too(client: Client) -> None:
+def test_policy_of_swarm_asks_for_approval_too(client: Client) -> None:
     asked = client.submit("builder", "vault__look", {})
     assert asked.result(PATIENCE).meta.awaits == "approval"
     assert client.call("builder", "guarded__look", {}, timeout=PATIENCE).output == "gold"
@@ -116,13 +116,13 @@ def test_a_policy_of_the_swarm_asks_for_an_approval_too(client: Client) -> None:
     assert asked.result(PATIENCE, wait_pending=True).output == "gold"
 
 
-def test_wrong_arguments_are_refused_before_an_approval_is_asked(client: Client) -> None:
+def test_wrong_arguments_are_refused_before_approval_is_asked(client: Client) -> None:
     result = client.call("builder", "guarded__wipe", {"disk": 7}, timeout=PATIENCE)
     assert result.error is not None
     assert result.error.code == "E_TOOL_INVALID_ARGS"
 
 
-def test_call_not_approved_by_its_deadline_is_not_run(client: Client, log: Path) -> None:
+def test_call_unapproved_by_deadline_is_not_run(client: Client, log: Path) -> None:
     deadline = iso_time(time.time() * 1000 + 6_000)  # it is held by then
     args = {"disk": "sda", "log": str(log)}
     [call] = client.submit_many(
@@ -138,7 +138,7 @@ def test_call_not_approved_by_its_deadline_is_not_run(client: Client, log: Path)
     assert not log.exists()
 
 
-def test_a_replayed_call_that_was_denied_is_asked_about_again(client: Client, log: Path) -> None:
+def test_replayed_denied_call_asks_for_approval_again(client: Client, log: Path) -> None:
     call = held(client, log)
     client.deny(call.id)
     again = client.replay(call.id)
@@ -148,7 +148,7 @@ def test_a_replayed_call_that_was_denied_is_asked_about_again(client: Client, lo
     assert again.result(PATIENCE, wait_pending=True).status == "ok"
 
 
-def test_approvals_survive_the_restart_of_all_workers(pending_stack: LocalStack, log: Path) -> None:
+def test_approvals_survive_restart_of_all_workers(pending_stack: LocalStack, log: Path) -> None:
     call = held(pending_stack.client, log)
     for worker in pending_stack.workers:
         pending_stack.stop_worker(worker)

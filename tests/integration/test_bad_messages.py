@@ -43,7 +43,7 @@ def sizes() -> list["pytest.ParameterSet"]:
 @pytest.mark.faults
 @pytest.mark.parametrize("step", sizes())
 @pytest.mark.parametrize("queue", QUEUES)
-def test_no_message_ends_a_worker_or_its_connection(stack: LocalStack, queue: str, step: int) -> None:
+def test_no_message_ends_worker_or_its_connection(stack: LocalStack, queue: str, step: int) -> None:
     [worker] = stack.workers
     redis = stack.client._redis
     known = enumerate(bad_messages(queue))
@@ -59,9 +59,7 @@ def test_no_message_ends_a_worker_or_its_connection(stack: LocalStack, queue: st
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_message_without_a_call_is_a_dead_letter_that_says_what_it_was(
-    stack: LocalStack, queue: str
-) -> None:
+def test_message_without_call_is_quoted_in_dead_letter(stack: LocalStack, queue: str) -> None:
     client = stack.client
     # a message leaves its queue when its letter is claimed; the letter is written in the next trip
     wait_until(lambda: not client.calls("smith", status="running"))
@@ -87,7 +85,7 @@ def test_a_message_without_a_call_is_a_dead_letter_that_says_what_it_was(
     assert len(goondan(stack, "dead-letters", "list", "--agent", "smith")) == 2
 
 
-def test_producer_of_an_unknown_task_gets_an_error(stack: LocalStack) -> None:
+def test_producer_of_unknown_task_gets_error(stack: LocalStack) -> None:
     with plain_celery(stack.redis_url) as app:
         app.conf.broker_transport_options = {"priority_steps": [0]}
         with app.connection_for_write() as connection:
@@ -98,7 +96,7 @@ def test_producer_of_an_unknown_task_gets_an_error(stack: LocalStack) -> None:
 
 
 @pytest.mark.parametrize("header", ["eta", "expires"])
-def test_producer_of_a_call_that_celery_cannot_read_gets_an_error(stack: LocalStack, header: str) -> None:
+def test_producer_of_call_unreadable_to_celery_gets_error(stack: LocalStack, header: str) -> None:
     body = base64.b64encode(b'[[], {"call": {"toolName": "echo__args"}}, {}]').decode()
     call_id = f"unreadable-{header}"
     headers = {"task": "goondan.tool_call", "id": call_id, header: "zzz"}

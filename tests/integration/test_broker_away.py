@@ -31,9 +31,7 @@ def freeze(stack: LocalStack, seconds_of_leases: float) -> None:
     os.kill(stack.redis.process.pid, signal.SIGCONT)
 
 
-def test_a_live_call_is_not_taken_for_dead_after_an_outage(
-    smithy: Crew, stack: LocalStack, tmp_path: Path
-) -> None:
+def test_live_call_is_not_deemed_dead_after_outage(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
     smithy.muster(2)
     call = meet(stack.client, tmp_path / "a", 2, tool="meeting__async")[0]
     wait_until(lambda: marks(tmp_path / "a") == 1)
@@ -44,7 +42,7 @@ def test_a_live_call_is_not_taken_for_dead_after_an_outage(
     assert (result.status, result.meta.attempt) == ("ok", 1)
 
 
-def test_sigterm_ends_an_idle_worker_while_redis_is_away(smithy: Crew, stack: LocalStack) -> None:
+def test_sigterm_ends_idle_worker_while_redis_is_away(smithy: Crew, stack: LocalStack) -> None:
     [worker] = smithy.muster()
     before = stack.log(worker).count("Connection")
     stack.redis.process.kill()
@@ -56,7 +54,7 @@ def test_sigterm_ends_an_idle_worker_while_redis_is_away(smithy: Crew, stack: Lo
     stack.redis.launch()
 
 
-def test_a_draining_worker_takes_no_new_call_after_a_reconnection(
+def test_draining_worker_takes_no_new_call_after_reconnection(
     smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = smithy.muster()
@@ -75,14 +73,14 @@ def test_a_draining_worker_takes_no_new_call_after_a_reconnection(
     assert waiting.result(PATIENCE).status == "ok"
 
 
-def test_a_worker_comes_back_when_its_connections_were_cut(smithy: Crew, stack: LocalStack) -> None:
+def test_worker_comes_back_when_its_connections_were_cut(smithy: Crew, stack: LocalStack) -> None:
     smithy.muster()
     with Redis.from_url(stack.redis_url) as redis:
         redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
 
 
-def test_a_redis_that_stops_answering_is_reported_in_bounded_time(smithy: Crew, stack: LocalStack) -> None:
+def test_silent_redis_is_reported_in_bounded_time(smithy: Crew, stack: LocalStack) -> None:
     smithy.muster()
     process = stack.redis.process
     os.kill(process.pid, signal.SIGSTOP)
@@ -97,7 +95,7 @@ def test_a_redis_that_stops_answering_is_reported_in_bounded_time(smithy: Crew, 
 @pytest.mark.parametrize(
     "url", ["redis://127.0.0.1:1/0", "redis://no-such-host.invalid/0", "unix:///no/such.sock"]
 )
-def test_a_wrong_redis_url_is_reported_with_what_to_do(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_redis_url_is_reported_with_remedy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_CONNECT_TIMEOUT_SECONDS", "0")
     with Client.connect(url, bundle=CALLS_BUNDLE) as client, pytest.raises(BrokerUnreachableError) as raised:
         client.submit("smith", "echo__args")
@@ -105,7 +103,7 @@ def test_a_wrong_redis_url_is_reported_with_what_to_do(url: str, monkeypatch: py
     assert "GOONDAN_REDIS_URL" in (raised.value.suggestion or "")
 
 
-def test_a_password_does_not_show_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_does_not_show_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_CONNECT_TIMEOUT_SECONDS", "0")
     url = "redis://:hush@127.0.0.1:1/0"
     with Client.connect(url, bundle=CALLS_BUNDLE) as client, pytest.raises(BrokerUnreachableError) as raised:
@@ -113,6 +111,6 @@ def test_a_password_does_not_show_in_the_error(monkeypatch: pytest.MonkeyPatch) 
     assert "hush" not in str(raised.value)
 
 
-def test_a_url_that_names_no_redis_is_a_configuration_error() -> None:
+def test_url_that_names_no_redis_is_configuration_error() -> None:
     with pytest.raises(ConfigError, match="GOONDAN_REDIS_URL"):
         Client.connect("http://localhost")

@@ -106,7 +106,7 @@ def post(address: str, body: object) -> tuple[int, str | None]:
     return answer.status_code, answer.json().get("error", {}).get("code")
 
 
-def test_a_call_is_completed_with_what_is_posted(yard: Yard) -> None:
+def test_posted_output_completes_call(yard: Yard) -> None:
     call, address = yard.start()
 
     assert call.status() == "pending"
@@ -116,7 +116,7 @@ def test_a_call_is_completed_with_what_is_posted(yard: Yard) -> None:
     assert (result.status, result.output) == ("ok", {"image": "shop:2"})
 
 
-def test_a_call_is_ended_with_an_error_that_is_posted(yard: Yard) -> None:
+def test_call_is_ended_with_error_that_is_posted(yard: Yard) -> None:
     call, address = yard.start()
 
     assert post(address, {"error": {"code": "E_DISK", "message": "disk full"}}) == (200, None)
@@ -126,7 +126,7 @@ def test_a_call_is_ended_with_an_error_that_is_posted(yard: Yard) -> None:
     assert (error.code, error.message) == ("E_DISK", "disk full")
 
 
-def test_of_many_at_once_exactly_one_completes_a_call(yard: Yard) -> None:
+def test_of_many_at_once_exactly_one_completes_call(yard: Yard) -> None:
     call, address = yard.start()
 
     with ThreadPoolExecutor(8) as callers:
@@ -136,7 +136,7 @@ def test_of_many_at_once_exactly_one_completes_a_call(yard: Yard) -> None:
     assert call.result(PATIENCE, wait_pending=True).output == answers.index((200, None))
 
 
-def test_the_address_works_before_the_handler_has_returned(yard: Yard, tmp_path: Path) -> None:
+def test_address_works_before_handler_has_returned(yard: Yard, tmp_path: Path) -> None:
     call = yard.client.submit("shipper", "build__early", {"place": str(tmp_path)})
     wait_until((tmp_path / "address").exists, PATIENCE)
     address = yard.address((tmp_path / "address").read_text())
@@ -148,7 +148,7 @@ def test_the_address_works_before_the_handler_has_returned(yard: Yard, tmp_path:
     assert call.result(PATIENCE, wait_pending=True).output == "quick"
 
 
-def test_two_calls_with_one_handle_are_not_mixed_up(yard: Yard) -> None:
+def test_two_calls_with_same_handle_stay_apart(yard: Yard) -> None:
     (one, its_address), (other, _) = yard.start(), yard.start()
 
     assert post(its_address, {"output": 1}) == (200, None)
@@ -157,7 +157,7 @@ def test_two_calls_with_one_handle_are_not_mixed_up(yard: Yard) -> None:
     assert other.status() == "pending"
 
 
-def test_without_the_token_nothing_is_completed_and_nothing_learnt(yard: Yard) -> None:
+def test_without_token_nothing_is_completed_and_nothing_learnt(yard: Yard) -> None:
     call, address = yard.start()
     _, other_address = yard.start()
     place, _, token = address.rpartition("/")
@@ -171,7 +171,7 @@ def test_without_the_token_nothing_is_completed_and_nothing_learnt(yard: Yard) -
     assert call.status() == "pending"
 
 
-def test_what_is_not_a_completion_leaves_the_call_as_it_is(yard: Yard) -> None:
+def test_invalid_completion_leaves_call_unchanged(yard: Yard) -> None:
     call, address = yard.start()
 
     assert httpx2.get(address).status_code == 405
@@ -183,7 +183,7 @@ def test_what_is_not_a_completion_leaves_the_call_as_it_is(yard: Yard) -> None:
     assert call.status() == "pending"
 
 
-def test_a_token_is_never_logged(yard: Yard) -> None:
+def test_token_is_never_logged(yard: Yard) -> None:
     _, address = yard.start()
     token = address.rpartition("/")[2]
 
@@ -194,7 +194,7 @@ def test_a_token_is_never_logged(yard: Yard) -> None:
     assert token not in yard.log.read_text()
 
 
-def test_the_command_line_completes_a_call_once(yard: Yard) -> None:
+def test_command_line_completes_call_once(yard: Yard) -> None:
     call, address = yard.start()
 
     first = yard.goondan("resolve", call.id[:8], '{"image": "shop:3"}')
@@ -206,7 +206,7 @@ def test_the_command_line_completes_a_call_once(yard: Yard) -> None:
     assert post(address, {"output": 5}) == (409, "E_CALL_CLOSED")
 
 
-def test_the_command_line_ends_a_call_with_an_error(yard: Yard) -> None:
+def test_command_line_ends_call_with_error(yard: Yard) -> None:
     call, _ = yard.start()
 
     assert yard.goondan("resolve", call.id, "--error", "no disk").exit_code == 0
@@ -216,7 +216,7 @@ def test_the_command_line_ends_a_call_with_an_error(yard: Yard) -> None:
     assert (error.code, error.message) == ("E_TOOL", "no disk")
 
 
-def test_the_command_line_approves_a_call(yard: Yard) -> None:
+def test_command_line_approves_call(yard: Yard) -> None:
     call = yard.client.submit("shipper", "build__release", {"version": 7})
     assert call.result(PATIENCE).status == "pending"
 
@@ -232,7 +232,7 @@ def test_the_command_line_approves_a_call(yard: Yard) -> None:
     assert yard.goondan("approvals", "approve", call.id).exit_code == 2
 
 
-def test_an_mcp_client_waits_for_a_call_until_it_is_approved(yard: Yard) -> None:
+def test_mcp_client_waits_until_call_is_approved(yard: Yard) -> None:
     async def use() -> object:
         async with Doors(yard.stack, "", "shipper").client("stdio", "auto") as client:
             call = asyncio.create_task(client.call_tool("build__release", {"version": 9}))
@@ -243,7 +243,7 @@ def test_an_mcp_client_waits_for_a_call_until_it_is_approved(yard: Yard) -> None
     assert asyncio.run(use()) == {"released": 9}
 
 
-def test_the_command_line_denies_a_call(yard: Yard) -> None:
+def test_command_line_denies_call(yard: Yard) -> None:
     call = yard.client.submit("shipper", "build__release", {"version": 8})
     assert call.result(PATIENCE).status == "pending"
 
@@ -258,7 +258,7 @@ def test_the_command_line_denies_a_call(yard: Yard) -> None:
 
 @pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_it_ends_in_order_when_it_is_asked_to(yard: Yard, number: signal.Signals) -> None:
+def test_callback_server_ends_cleanly_on_signal(yard: Yard, number: signal.Signals) -> None:
     env = environment(redis_url=yard.stack.redis_url)
     with serving("callbacks", "serve", env=env) as server:
         assert post(f"{server.url}/no-such-call/x", {"output": 1})[0] == 404
@@ -268,7 +268,7 @@ def test_it_ends_in_order_when_it_is_asked_to(yard: Yard, number: signal.Signals
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_what_keeps_callbacks_from_being_served_is_said(yard: Yard) -> None:
+def test_reason_why_callbacks_cannot_be_served_is_shown(yard: Yard) -> None:
     away = environment(redis_url="redis://127.0.0.1:1/0", connect_timeout_seconds=0)
     taken = yard.url.split(":")[2].partition("/")[0]
 

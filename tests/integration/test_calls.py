@@ -30,14 +30,14 @@ REMOVED = {
 
 
 @pytest.mark.requirement("result.tool-call-id", "result.tool-name", "result.output", "result.status")
-def test_a_call_comes_back_with_its_output(client: Client) -> None:
+def test_call_comes_back_with_its_output(client: Client) -> None:
     result = client.call("smith", "echo__args", {"n": 1}, tool_call_id="call_1", timeout=PATIENCE)
     assert (result.tool_call_id, result.tool_name, result.status) == ("call_1", "echo__args", "ok")
     assert result.output == {"n": 1}
     assert result.error is None
 
 
-def test_a_result_says_who_ran_it_where_and_when(client: Client) -> None:
+def test_result_shows_worker_instance_attempt_and_times(client: Client) -> None:
     call = client.submit("smith", "echo__args", instance_key="issue-42")
     meta = call.result(PATIENCE).meta
     assert (meta.id, meta.agent_name, meta.instance_key, meta.attempt) == (call.id, "smith", "issue-42", 1)
@@ -59,7 +59,7 @@ def test_a_result_says_who_ran_it_where_and_when(client: Client) -> None:
         {"args": 1, "kwargs": 2, "call": 3},
     ],
 )
-def test_json_that_looks_odd_reaches_the_handler_unchanged(client: Client, args: dict[str, Any]) -> None:
+def test_json_that_looks_odd_reaches_handler_unchanged(client: Client, args: dict[str, Any]) -> None:
     assert client.call("smith", "echo__args", args, timeout=PATIENCE).output == args
 
 
@@ -73,7 +73,7 @@ def test_json_that_looks_odd_reaches_the_handler_unchanged(client: Client, args:
     "context.workdir",
     "context.no-removed-interfaces",
 )
-def test_the_context_tells_the_handler_about_its_call(client: Client, calls_stack: LocalStack) -> None:
+def test_context_tells_handler_about_its_call(client: Client, calls_stack: LocalStack) -> None:
     result = client.call(
         "smith", "echo__context", instance_key="a/b", turn_id="turn-7", tool_call_id="c", timeout=PATIENCE
     )
@@ -87,9 +87,7 @@ def test_the_context_tells_the_handler_about_its_call(client: Client, calls_stac
 
 
 @pytest.mark.requirement("context.logger")
-def test_line_of_a_tools_logger_is_in_the_workers_log_with_the_fields_of_its_call(
-    client: Client, calls_stack: LocalStack
-) -> None:
+def test_worker_log_shows_tool_lines_with_call_fields(client: Client, calls_stack: LocalStack) -> None:
     result = client.call(
         "smith", "echo__context", instance_key="log/1", tool_call_id="logged-1", timeout=PATIENCE
     )
@@ -102,7 +100,7 @@ def test_line_of_a_tools_logger_is_in_the_workers_log_with_the_fields_of_its_cal
 
 
 @pytest.mark.requirement("context.message.holds-the-call", "message.fields", "message.source")
-def test_a_call_without_a_message_gets_one_that_holds_it(client: Client) -> None:
+def test_call_without_message_gets_message_holding_it(client: Client) -> None:
     told = client.call("smith", "echo__context", {"n": 1}, tool_call_id="c", timeout=PATIENCE).output
     message = told["message"]
     assert message["data"] == {
@@ -118,7 +116,7 @@ SIBLING = {"type": "tool-call", "toolCallId": "c8", "toolName": "echo__args", "i
 
 
 @pytest.mark.requirement("context.message", "context.message.holds-the-call")
-def test_a_given_message_reaches_the_handler(client: Client) -> None:
+def test_given_message_reaches_handler(client: Client) -> None:
     message = {
         "id": "m1",
         "data": {"role": "assistant", "content": [{"type": "text", "text": "hello"}, SIBLING, ASKED]},
@@ -157,9 +155,7 @@ OF_ASSISTANT = {"type": "assistant", "stepId": "s"}
         ),
     ],
 )
-def test_message_that_is_not_the_one_of_the_call_is_refused(
-    client: Client, data: Any, source: Any, told: str
-) -> None:
+def test_message_not_matching_call_is_refused(client: Client, data: Any, source: Any, told: str) -> None:
     message = {"id": "m1", "data": data, "createdAt": "2026-01-01T00:00:00.000Z", "source": source}
     turn = f"turn-{secrets.token_hex(6)}"
     call = client.submit("smith", "echo__context", message=message, tool_call_id="c9", turn_id=turn)
@@ -170,7 +166,7 @@ def test_message_that_is_not_the_one_of_the_call_is_refused(
     assert told in error.message
 
 
-def test_the_same_identity_is_the_same_call(client: Client) -> None:
+def test_same_identity_is_same_call(client: Client) -> None:
     again = {"tool_call_id": "call_1", "turn_id": "turn-same"}
     one = client.submit("smith", "echo__args", {"n": 1}, tool_call_id="call_1", turn_id="turn-same")
     other = client.submit("smith", "echo__args", {"n": 1}, tool_call_id="call_1", turn_id="turn-same")
@@ -180,7 +176,7 @@ def test_the_same_identity_is_the_same_call(client: Client) -> None:
         client.submit("smith", "echo__args", {"n": 2}, **again)  # type: ignore[arg-type]
 
 
-def test_conflicts_among_many_calls_leave_the_handles_of_all(client: Client) -> None:
+def test_conflicts_among_many_calls_leave_handles_of_all(client: Client) -> None:
     names = {"agentName": "smith", "toolName": "echo__args", "turnId": f"turn-{secrets.token_hex(6)}"}
     calls = [{**names, "toolCallId": f"call_{n}", "args": {"n": n}} for n in range(20)]
     client.submit_many(calls[:1])[0].result(PATIENCE)
@@ -197,14 +193,14 @@ def test_conflicts_among_many_calls_leave_the_handles_of_all(client: Client) -> 
             refused.result(PATIENCE)
 
 
-def test_a_slow_result_is_waited_for_after_its_call_is_accepted(
+def test_slow_result_is_awaited_after_call_acceptance(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "GLANCE_SECONDS", 0.0)
     assert client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
 
 
-def test_a_call_in_conflict_raises_and_one_made_again_has_its_first_result(client: Client) -> None:
+def test_conflicting_call_raises_and_repeated_call_keeps_first_result(client: Client) -> None:
     def call(n: int) -> ToolCallResult:
         fields: Any = {"turn_id": turn, "tool_call_id": "c"}
         return client.call("smith", "echo__args", {"n": n}, timeout=PATIENCE, **fields)
@@ -216,7 +212,7 @@ def test_a_call_in_conflict_raises_and_one_made_again_has_its_first_result(clien
     assert call(1) == first
 
 
-def test_a_call_whose_acceptance_is_not_heard_runs_once(
+def test_call_whose_acceptance_is_not_heard_runs_once(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     glance, lost = ResultListener.glance, iter([True, False])
@@ -256,14 +252,14 @@ def echoes(*numbers: int, **fields: Any) -> list[dict[str, Any]]:
     return [{**names, "toolCallId": f"call_{n}", "args": {"n": n}, **fields} for n in numbers]
 
 
-def test_more_calls_than_one_trip_takes_go_in_several(client: Client, trips: list[int]) -> None:
+def test_calls_beyond_one_trip_go_in_several(client: Client, trips: list[int]) -> None:
     calls = client.submit_many(iter(echoes(*range(8))))
     assert trips == [3, 3, 2]
     assert [call.result(PATIENCE).output["n"] for call in calls] == list(range(8))
 
 
 @pytest.mark.parametrize("fault", [{"agentName": "nobody"}, {"args": {"text": "x" * 1_048_576}}])
-def test_of_several_trips_none_is_made_if_the_last_call_is_refused(
+def test_refused_last_call_prevents_all_trips(
     client: Client, trips: list[int], fault: dict[str, Any]
 ) -> None:
     with pytest.raises((AgentNotFoundError, PayloadTooLargeError)):
@@ -273,9 +269,7 @@ def test_of_several_trips_none_is_made_if_the_last_call_is_refused(
     assert trips == []
 
 
-def test_a_conflict_in_one_of_several_trips_leaves_the_handles_of_all(
-    client: Client, trips: list[int]
-) -> None:
+def test_conflict_in_one_trip_leaves_all_handles(client: Client, trips: list[int]) -> None:
     calls = echoes(*range(8))
     client.submit_many(calls[4:5])[0].result(PATIENCE)
     calls[4] = {**calls[4], "args": {"n": "other"}}
@@ -287,7 +281,7 @@ def test_a_conflict_in_one_of_several_trips_leaves_the_handles_of_all(
         refused.result(PATIENCE)
 
 
-def test_another_client_finds_the_call_and_its_result(client: Client, calls_stack: LocalStack) -> None:
+def test_another_client_finds_call_and_its_result(client: Client, calls_stack: LocalStack) -> None:
     call = client.submit("smith", "echo__args", {"n": 1})
     with Client.connect(calls_stack.redis_url) as other:
         assert other.pending(call.id).result(PATIENCE).output == {"n": 1}
@@ -295,7 +289,7 @@ def test_another_client_finds_the_call_and_its_result(client: Client, calls_stac
         assert call.id in {record.id for record in other.calls("smith")}
 
 
-def test_a_client_without_the_bundle_knows_the_announced_agents(calls_stack: LocalStack) -> None:
+def test_client_without_bundle_knows_announced_agents(calls_stack: LocalStack) -> None:
     with Client.connect(calls_stack.redis_url) as other:
         assert {"smith", "apprentice"} <= set(other.agents())
         assert [item["name"] for item in other.catalog("apprentice")] == [
@@ -305,12 +299,12 @@ def test_a_client_without_the_bundle_knows_the_announced_agents(calls_stack: Loc
         ]
 
 
-def test_an_unknown_call_is_not_found(client: Client) -> None:
+def test_unknown_call_is_not_found(client: Client) -> None:
     with pytest.raises(CallNotFoundError, match="no-such-call"):
         client.pending("no-such-call")
 
 
-def test_waiting_ends_and_the_call_goes_on(client: Client, tmp_path: Any) -> None:
+def test_waiting_ends_and_call_goes_on(client: Client, tmp_path: Any) -> None:
     call = client.submit("smith", "meeting__async", {"place": str(tmp_path), "guests": 2})
     with pytest.raises(WaitTimeout, match=call.id):
         call.result(timeout=0.2)
@@ -318,7 +312,7 @@ def test_waiting_ends_and_the_call_goes_on(client: Client, tmp_path: Any) -> Non
     assert call.result(PATIENCE).status == "ok"
 
 
-def test_an_async_client_awaits_its_calls(calls_stack: LocalStack) -> None:
+def test_async_client_awaits_its_calls(calls_stack: LocalStack) -> None:
     async def ask() -> list[Any]:
         async with await AsyncClient.connect(calls_stack.redis_url) as client:
             calls = [await client.submit("smith", "echo__args", {"n": n}) for n in range(5)]

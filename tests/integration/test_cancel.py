@@ -34,7 +34,7 @@ def begin(client: Client, tool: str, place: Path) -> PendingCall:
     return call
 
 
-def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
+def test_endless_plain_handler_is_abandoned_and_frees_slot(
     smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     smithy.muster(concurrency=1)
@@ -49,7 +49,7 @@ def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
     assert stack.client.pending(call.id).result(SOON) == result
 
 
-def test_cancelling_twice_is_fine_and_after_the_end_is_an_error(client: Client, tmp_path: Path) -> None:
+def test_cancelling_twice_works_but_after_end_is_error(client: Client, tmp_path: Path) -> None:
     call = begin(client, "patient__waits", tmp_path)
     call.cancel()
     call.cancel()
@@ -65,7 +65,7 @@ def test_cancelling_twice_is_fine_and_after_the_end_is_an_error(client: Client, 
             client.cancel(unknown)
 
 
-def test_an_async_handler_is_cancelled_and_may_clean_up(client: Client, tmp_path: Path) -> None:
+def test_async_handler_is_cancelled_and_may_clean_up(client: Client, tmp_path: Path) -> None:
     call = begin(client, "patient__waits", tmp_path)
     call.cancel()
     result = call.result(SOON)
@@ -74,7 +74,7 @@ def test_an_async_handler_is_cancelled_and_may_clean_up(client: Client, tmp_path
     assert (tmp_path / "cleaned").exists()
 
 
-def test_what_a_cancelled_handler_returns_is_dropped(client: Client, tmp_path: Path) -> None:
+def test_output_of_cancelled_handler_is_dropped(client: Client, tmp_path: Path) -> None:
     call = begin(client, "patient__unhurt", tmp_path)
     call.cancel()
     result = call.result(SOON)
@@ -82,7 +82,7 @@ def test_what_a_cancelled_handler_returns_is_dropped(client: Client, tmp_path: P
     assert result.meta.duration_ms is not None
 
 
-def test_an_async_handler_that_does_not_end_is_abandoned(client: Client, tmp_path: Path) -> None:
+def test_async_handler_that_does_not_end_is_abandoned(client: Client, tmp_path: Path) -> None:
     call = begin(client, "patient__deaf", tmp_path)
     call.cancel()
     assert code_of(call.result(PATIENCE)) == "E_TOOL_CANCELLED"
@@ -90,7 +90,7 @@ def test_an_async_handler_that_does_not_end_is_abandoned(client: Client, tmp_pat
     (tmp_path / "guest").touch()
 
 
-def test_an_async_handler_that_ignores_its_limit_is_abandoned(client: Client, tmp_path: Path) -> None:
+def test_async_handler_that_ignores_its_limit_is_abandoned(client: Client, tmp_path: Path) -> None:
     args = {"place": str(tmp_path)}
     result = client.call("smith", "patient__deaf", args, timeout_seconds=1, timeout=PATIENCE)
     (tmp_path / "guest").touch()
@@ -100,7 +100,7 @@ def test_an_async_handler_that_ignores_its_limit_is_abandoned(client: Client, tm
     assert (tmp_path / "ignored").read_text() == "x\n"
 
 
-def test_an_async_handler_may_clean_up_beyond_its_limit(client: Client, tmp_path: Path) -> None:
+def test_async_handler_may_clean_up_beyond_its_limit(client: Client, tmp_path: Path) -> None:
     args = {"place": str(tmp_path), "broom": str(tmp_path / "broom")}
     result = client.call("smith", "patient__waits", args, timeout_seconds=1, timeout=PATIENCE)
     assert code_of(result) == "E_TOOL_TIMEOUT"
@@ -109,7 +109,7 @@ def test_an_async_handler_may_clean_up_beyond_its_limit(client: Client, tmp_path
     wait_until((tmp_path / "cleaned").exists)
 
 
-def test_limits_hold_while_a_handler_blocks_the_event_loop(client: Client, tmp_path: Path) -> None:
+def test_limits_hold_while_handler_blocks_event_loop(client: Client, tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("blocks", "waits")]
     for place in places:
         place.mkdir()
@@ -127,21 +127,21 @@ def test_limits_hold_while_a_handler_blocks_the_event_loop(client: Client, tmp_p
     assert not (places[1] / "began").exists()
 
 
-def test_a_plain_handler_that_asks_sees_that_it_is_cancelled(client: Client, tmp_path: Path) -> None:
+def test_polling_plain_handler_sees_cancellation(client: Client, tmp_path: Path) -> None:
     call = begin(client, "patient__asks", tmp_path)
     call.cancel()
     assert code_of(call.result(SOON)) == "E_TOOL_CANCELLED"
     wait_until((tmp_path / "saw").exists)
 
 
-def test_a_plain_handler_that_is_past_its_limit_sees_that_too(client: Client, tmp_path: Path) -> None:
+def test_plain_handler_past_limit_sees_cancellation(client: Client, tmp_path: Path) -> None:
     args = {"place": str(tmp_path)}
     result = client.call("smith", "patient__asks", args, timeout_seconds=0.3, timeout=PATIENCE)
     assert code_of(result) == "E_TOOL_TIMEOUT"
     wait_until((tmp_path / "saw").exists)
 
 
-def test_a_program_is_ended_with_everything_it_started(client: Client, tmp_path: Path) -> None:
+def test_program_is_ended_with_everything_it_started(client: Client, tmp_path: Path) -> None:
     script = (
         f"setsid sh -c 'setsid sleep 300 & echo $! > {tmp_path}/grandchild; sleep 300' & "
         f"echo $$ > {tmp_path}/child; sleep 300"
@@ -169,7 +169,7 @@ def test_cancel_by_another_client_reaches_all_waiting_clients(
     assert waiting.result(SOON) == seen_elsewhere
 
 
-def test_a_call_whose_worker_is_dead_is_neither_run_again_nor_unknown(
+def test_call_cancelled_after_worker_death_stays_cancelled(
     smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = smithy.muster()
@@ -186,7 +186,7 @@ def test_a_call_whose_worker_is_dead_is_neither_run_again_nor_unknown(
     assert (tmp_path / "began").read_text() == "x\n"
 
 
-def test_a_frozen_worker_stops_what_was_cancelled_meanwhile_when_it_wakes(
+def test_woken_worker_stops_call_cancelled_while_frozen(
     smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = smithy.muster()
@@ -202,7 +202,7 @@ def test_a_frozen_worker_stops_what_was_cancelled_meanwhile_when_it_wakes(
     assert stack.client.pending(call.id).result(SOON) == result
 
 
-def test_a_worker_that_reconnects_sees_the_cancel(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
+def test_worker_that_reconnects_sees_cancel(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
     smithy.muster()
     call = begin(stack.client, "patient__waits", tmp_path)
     with Redis.from_url(stack.redis_url) as redis:
@@ -212,7 +212,7 @@ def test_a_worker_that_reconnects_sees_the_cancel(smithy: Crew, stack: LocalStac
     wait_until((tmp_path / "cleaned").exists)
 
 
-def test_a_result_that_was_stored_before_the_cancel_stays(client: Client) -> None:
+def test_result_that_was_stored_before_cancel_stays(client: Client) -> None:
     calls = [client.submit("smith", "echo__args", {"n": number}) for number in range(40)]
     told: list[str | None] = []
     for call in calls:

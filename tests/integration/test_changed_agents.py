@@ -73,7 +73,7 @@ def wait_until_parked(stack: LocalStack, call_id: str) -> None:
         wait_until(lambda: redis.hexists(f"goondan:call:{call_id}", "parked"), PATIENCE)
 
 
-def test_events_that_waited_for_a_producer_are_handled_when_the_agent_gets_an_entry(
+def test_new_entry_handles_events_awaiting_producer(
     stack: LocalStack,
 ) -> None:
     old = stack.start_worker(["fox"])
@@ -87,7 +87,7 @@ def test_events_that_waited_for_a_producer_are_handled_when_the_agent_gets_an_en
     assert answers(stack, ids) == [1, 2, 3, 4]
 
 
-def test_what_an_older_worker_has_parked_is_handled_when_it_is_gone(stack: LocalStack) -> None:
+def test_events_parked_by_older_worker_are_handled_later(stack: LocalStack) -> None:
     old = stack.start_worker(["fox"])
     give_entry(stack)
     stack.start_worker(["fox"])
@@ -99,7 +99,7 @@ def test_what_an_older_worker_has_parked_is_handled_when_it_is_gone(stack: Local
     assert answers(stack, ids) == list(range(1, 21))
 
 
-def test_an_agent_that_is_gone_is_not_found_by_who_asks_next(stack: LocalStack) -> None:
+def test_removed_agent_is_not_found_by_next_asker(stack: LocalStack) -> None:
     stack.stop_worker(stack.start_worker(["owl"]))
     yaml = BUNDLE.replace(", Agent/owl]", "]").rpartition("---")[0]
     (Path(stack.bundle) / "goondan.yaml").write_text(yaml)

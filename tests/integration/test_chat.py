@@ -116,7 +116,7 @@ def plain(shown: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", shown)
 
 
-def test_text_and_tool_calls_are_shown_as_they_come(chat: Terminal) -> None:
+def test_chat_shows_text_and_tool_calls_live(chat: Terminal) -> None:
     chat.type("hello\n")
     shown = plain(chat.wait_for("tokens: 10 input, 5 output"))
     assert "a guest\r\nHello there.\r\n" in shown
@@ -140,9 +140,7 @@ def test_text_and_tool_calls_are_shown_as_they_come(chat: Terminal) -> None:
     assert chat.process.wait(PATIENCE) == 0
 
 
-def test_ctrl_c_closes_the_request_to_the_model_and_the_session_goes_on(
-    chat: Terminal, model: ModelServer
-) -> None:
+def test_ctrl_c_closes_model_request_not_session(chat: Terminal, model: ModelServer) -> None:
     chat.type("talk\n")
     chat.wait_for("one two")
     asked = model.requests[-1]
@@ -161,7 +159,7 @@ def test_ctrl_c_closes_the_request_to_the_model_and_the_session_goes_on(
     ("decision", "ending"),
     [("y", "ok\x1b[0m  disk__wipe"), ("not today", "E_APPROVAL_DENIED: The call was denied by ")],
 )
-def test_approval_is_asked_in_place_and_the_agent_goes_on(chat: Terminal, decision: str, ending: str) -> None:
+def test_chat_asks_approval_in_place_and_continues(chat: Terminal, decision: str, ending: str) -> None:
     chat.type("wipe it\n")
     chat.wait_for("waits for an approval")
     chat.wait_for("I wait.")
@@ -174,7 +172,7 @@ def test_approval_is_asked_in_place_and_the_agent_goes_on(chat: Terminal, decisi
     chat.wait_for("> ")
 
 
-def test_off_a_terminal_stdout_has_what_the_agent_says(env: dict[str, str]) -> None:
+def test_piped_chat_writes_only_agents_words_to_stdout(env: dict[str, str]) -> None:
     done = goondan("chat", "coder", "--instance", "piped", env=env, stdin="which disks?\n\n/help\nhello\n")
 
     assert (done.exit_code, done.stdout) == (0, "Let me look.\nThere is sda.\nHello there.\n")
@@ -192,7 +190,7 @@ def test_off_a_terminal_stdout_has_what_the_agent_says(env: dict[str, str]) -> N
     assert "not below this machine's state root (/none)" in elsewhere.stderr
 
 
-def test_programs_get_events_and_errors_as_lines_of_json(env: dict[str, str]) -> None:
+def test_programs_get_events_and_errors_as_json_lines(env: dict[str, str]) -> None:
     done = goondan("chat", "plain", "--json", env=env, stdin='{"a": 1}\n-\n/c\n')
 
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -202,7 +200,7 @@ def test_programs_get_events_and_errors_as_lines_of_json(env: dict[str, str]) ->
     assert lines[-1]["error"]["code"] == "E_USAGE"
 
 
-def test_agent_that_does_not_think_has_its_progress_and_the_end(stack: LocalStack, tmp_path: Path) -> None:
+def test_agent_without_thinking_streams_progress_and_end(stack: LocalStack, tmp_path: Path) -> None:
     heard = []
     for event in stack.client.request_stream("plain", {"until": str(tmp_path / "go")}, timeout=PATIENCE):
         heard.append(event.type)
@@ -212,7 +210,7 @@ def test_agent_that_does_not_think_has_its_progress_and_the_end(stack: LocalStac
     assert heard == ["accepted", "progress", "end"]
 
 
-def test_request_streams_on_a_terminal_and_ends_with_the_same_answer(env: dict[str, str]) -> None:
+def test_terminal_request_streams_and_ends_with_same_answer(env: dict[str, str]) -> None:
     terminal = Terminal((*PROGRAM, "request", "coder", "hello"), env)
     try:
         assert terminal.process.wait(PATIENCE) == 0

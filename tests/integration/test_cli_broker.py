@@ -41,7 +41,7 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_broker_that_refuses_is_told_with_the_hidden_password(
+def test_unreachable_broker_is_reported_with_hidden_password(
     command: tuple[str, ...], closed_port: int
 ) -> None:
     url = f"redis://:secret@127.0.0.1:{closed_port}/0"
@@ -55,7 +55,7 @@ def test_a_broker_that_refuses_is_told_with_the_hidden_password(
     assert "secret" not in done.stdout + done.stderr
 
 
-def test_a_broker_that_never_answers_is_told_within_ten_seconds(deaf_port: int, closed_port: int) -> None:
+def test_silent_broker_is_reported_within_ten_seconds(deaf_port: int, closed_port: int) -> None:
     def seconds_with(port: int, command: tuple[str, ...]) -> float:
         began = time.monotonic()
         url = f"redis://127.0.0.1:{port}/0"

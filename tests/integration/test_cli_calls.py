@@ -36,7 +36,7 @@ def env(stack: LocalStack) -> dict[str, str]:
     return environment(redis_url=stack.redis_url)
 
 
-def test_a_call_comes_back_with_its_result(stack: LocalStack, env: dict[str, str]) -> None:
+def test_call_comes_back_with_its_result(stack: LocalStack, env: dict[str, str]) -> None:
     done = goondan("call", "coder", "bash__exec", LS, "--instance", "cli-1", "--json", env=env)
 
     assert (done.exit_code, done.stderr) == (0, "")
@@ -46,13 +46,13 @@ def test_a_call_comes_back_with_its_result(stack: LocalStack, env: dict[str, str
     assert done.document["meta"]["worker"] in {worker.name for worker in stack.client.workers()}
 
 
-def test_an_error_of_the_tool_ends_with_one(env: dict[str, str]) -> None:
+def test_error_of_tool_gives_exit_code_one(env: dict[str, str]) -> None:
     done = goondan("call", "coder", "plan__outline", "{}", "--json", env=env)
 
     assert (done.exit_code, done.document["error"]["code"]) == (1, "E_TOOL_NOT_IN_CATALOG")
 
 
-def test_a_misspelt_tool_is_answered_with_the_one_that_was_meant_first(env: dict[str, str]) -> None:
+def test_misspelt_tool_gets_intended_name_suggested_first(env: dict[str, str]) -> None:
     done = goondan("call", "coder", "bash__exce", LS, env=env)
 
     assert done.exit_code == 1
@@ -70,7 +70,7 @@ def test_a_misspelt_tool_is_answered_with_the_one_that_was_meant_first(env: dict
         ("approvals approve {id}", ["{id}"]),
     ],
 )
-def test_the_shell_completes_agents_tools_and_recent_calls(
+def test_shell_completes_agents_tools_and_recent_calls(
     stack: LocalStack, env: dict[str, str], line: str, found: list[str]
 ) -> None:
     call = stack.client.submit("coder", "bash__exec", {"command": "true"})
@@ -85,7 +85,7 @@ def test_the_shell_completes_agents_tools_and_recent_calls(
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "nonsense"])
-def test_without_redis_the_shell_completes_what_the_bundle_declares(tmp_path: Path, url: str) -> None:
+def test_shell_completes_from_bundle_without_redis(tmp_path: Path, url: str) -> None:
     asked = {
         "_GOONDAN_COMPLETE": "complete_bash",
         "COMP_CWORD": "3",
@@ -102,14 +102,14 @@ def test_without_redis_the_shell_completes_what_the_bundle_declares(tmp_path: Pa
     assert (done.stderr, calls.stdout.split(), calls.stderr) == ("", [], "")
 
 
-def test_an_unknown_agent_ends_with_three_and_the_one_that_was_meant(env: dict[str, str]) -> None:
+def test_unknown_agent_exits_with_three_and_suggestion(env: dict[str, str]) -> None:
     done = goondan("call", "codr", "bash__exec", LS, env=env)
 
     assert done.exit_code == 3
     assert "did you mean 'coder'?" in done.stderr
 
 
-def test_waiting_may_end_before_the_call_and_the_result_be_fetched_later(env: dict[str, str]) -> None:
+def test_result_can_be_fetched_after_wait_ended_early(env: dict[str, str]) -> None:
     late = goondan("call", "coder", "bash__exec", SLEEP, "--timeout", "0.2", "--json", env=env)
     assert late.exit_code == 4
     call_id = late.document["error"]["callId"]
@@ -120,7 +120,7 @@ def test_waiting_may_end_before_the_call_and_the_result_be_fetched_later(env: di
     assert fetched.document["meta"]["id"] == call_id
 
 
-def test_the_same_call_again_is_the_same_call_and_another_one_a_conflict(env: dict[str, str]) -> None:
+def test_repeated_call_is_same_and_changed_call_conflicts(env: dict[str, str]) -> None:
     named = ("--turn", "cli-turn", "--id", "call_1")
     first, again = (
         goondan("call", "coder", "bash__exec", '{"command": "date +%N"}', *named, "--json", env=env)
@@ -140,7 +140,7 @@ def test_arguments_that_are_too_large_end_with_two(env: dict[str, str]) -> None:
     assert (done.exit_code, done.document["error"]["code"]) == (2, "E_PAYLOAD_TOO_LARGE")
 
 
-def test_detached_call_is_listed_and_counted_until_it_runs(stack: LocalStack, env: dict[str, str]) -> None:
+def test_detached_call_is_listed_and_counted_until_run(stack: LocalStack, env: dict[str, str]) -> None:
     began = time.monotonic()
     call_id = goondan("call", "reviewer", "review__style", "--detach", env=env).stdout.strip()
 
@@ -173,7 +173,7 @@ def test_detached_call_is_listed_and_counted_until_it_runs(stack: LocalStack, en
     assert (rows["coder"]["workers"], rows["planner"]["backlog"]) == (1, 0)
 
 
-def test_agents_and_catalogs_are_known_without_the_bundle(stack: LocalStack, env: dict[str, str]) -> None:
+def test_agents_and_catalogs_are_known_without_bundle(stack: LocalStack, env: dict[str, str]) -> None:
     agents = {row["name"]: row for row in goondan("agents", "--json", env=env).document}
     catalog = goondan("catalog", "reviewer", "--format", "anthropic", env=env).document
 
@@ -182,7 +182,7 @@ def test_agents_and_catalogs_are_known_without_the_bundle(stack: LocalStack, env
     assert catalog == build_catalog(load_bundle(EXAMPLE), "reviewer").to_anthropic()
 
 
-def test_off_a_terminal_it_is_said_that_no_worker_is_there(env: dict[str, str]) -> None:
+def test_missing_worker_is_reported_off_terminal(env: dict[str, str]) -> None:
     done = goondan("call", "planner", "plan__outline", '{"task": "x"}', "--timeout", "3", env=env)
 
     assert done.exit_code == 4
@@ -191,7 +191,7 @@ def test_off_a_terminal_it_is_said_that_no_worker_is_there(env: dict[str, str]) 
     )
 
 
-def test_ctrl_c_ends_the_waiting_and_says_where_the_result_will_be(env: dict[str, str]) -> None:
+def test_ctrl_c_ends_wait_and_says_where_result_appears(env: dict[str, str]) -> None:
     process = start("call", "planner", "plan__outline", '{"task": "x"}', env=env)
     assert process.stderr is not None
     first_line = process.stderr.readline()
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_the_waiting_and_says_where_the_result_will_be(env: dict[str
     assert goondan("result", cancel[1], env=env).exit_code == 1
 
 
-def test_on_a_terminal_one_line_shows_how_the_call_stands(env: dict[str, str]) -> None:
+def test_on_terminal_one_line_shows_how_call_stands(env: dict[str, str]) -> None:
     terminal, theirs = pty.openpty()
     command = [*PROGRAM, "call", "coder", "bash__exec", SLEEP]
     with subprocess.Popen(
@@ -233,7 +233,7 @@ def _read_all(terminal: int) -> str:
     return data.decode()
 
 
-def test_a_reader_that_goes_away_ends_the_command_in_silence(env: dict[str, str]) -> None:
+def test_reader_that_goes_away_ends_command_in_silence(env: dict[str, str]) -> None:
     process = start("catalog", "coder", "--format", "json", env=env)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -257,7 +257,7 @@ def test_closed_streams_are_no_reason_to_fail(closed: str, env: dict[str, str]) 
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_names_from_outside_cannot_steer_the_terminal(env: dict[str, str]) -> None:
+def test_names_from_outside_cannot_steer_terminal(env: dict[str, str]) -> None:
     done = goondan("call", "coder", "x\x1b[2J\x07", "{}", env=env)
     listed = goondan("calls", env=env)
 
@@ -266,7 +266,7 @@ def test_names_from_outside_cannot_steer_the_terminal(env: dict[str, str]) -> No
     assert not {"\x1b", "\x07"} & {*done.stdout, *done.stderr, *listed.stdout}
 
 
-def test_doctor_finds_nothing_but_missing_workers_in_a_private_redis(env: dict[str, str]) -> None:
+def test_doctor_reports_only_missing_workers_in_private_redis(env: dict[str, str]) -> None:
     done = goondan("doctor", "--bundle", str(EXAMPLE), "--json", env=env)
 
     faults = {check["name"]: check["level"] for check in done.document["checks"] if check["level"] != "ok"}
@@ -275,7 +275,7 @@ def test_doctor_finds_nothing_but_missing_workers_in_a_private_redis(env: dict[s
     assert faults == {"workers of planner": "warning", "workers of reviewer": "warning"}
 
 
-def test_doctor_ends_with_a_sum_and_strict_lets_warnings_fail(env: dict[str, str]) -> None:
+def test_doctor_ends_with_sum_and_strict_fails_on_warnings(env: dict[str, str]) -> None:
     done = goondan("doctor", "--bundle", str(EXAMPLE), env=env)
     strict = goondan("doctor", "--bundle", str(EXAMPLE), "--strict", "--json", env=env)
 
@@ -284,7 +284,7 @@ def test_doctor_ends_with_a_sum_and_strict_lets_warnings_fail(env: dict[str, str
     assert (done.exit_code, strict.exit_code, strict.document["healthy"]) == (0, 3, False)
 
 
-def test_doctor_says_how_to_mend_a_redis_that_evicts(stack: LocalStack, env: dict[str, str]) -> None:
+def test_doctor_says_how_to_mend_redis_that_evicts(stack: LocalStack, env: dict[str, str]) -> None:
     with connect(stack.redis_url) as redis:
         redis.config_set("maxmemory-policy", "allkeys-lru")
         try:

@@ -191,7 +191,7 @@ def _read_document(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return document
 
 
-def test_every_agent_has_a_worker_and_everything_ends_with_ctrl_c(bundle: Path) -> None:
+def test_every_agent_has_worker_and_ctrl_c_ends_all(bundle: Path) -> None:
     with running(bundle, "--serve") as dev:
         assert dev.say() == "hello"
         wait_until(lambda: "goondan_up 1.0" in _page(f"{dev.places['serverUrl']}/metrics"), PATIENCE)
@@ -227,7 +227,7 @@ def _status(url: str, method: str = "GET") -> int:
         return 0
 
 
-def test_door_of_oauth_opens_with_the_first_app(bundle: Path) -> None:
+def test_door_of_oauth_opens_with_first_app(bundle: Path) -> None:
     with running(bundle, "--no-flower", "--serve") as dev:
         callback = f"{dev.places['serverUrl']}/oauth/callback"
         wait_until(lambda: _status(callback) == 404, PATIENCE)
@@ -235,7 +235,7 @@ def test_door_of_oauth_opens_with_the_first_app(bundle: Path) -> None:
         wait_until(lambda: _status(callback) == 400, PATIENCE, show=lambda: dev.lines)
 
 
-def test_workers_take_a_change_in_place_and_no_fault(bundle: Path) -> None:
+def test_workers_take_change_in_place_and_no_fault(bundle: Path) -> None:
     with running(bundle, "--no-flower") as dev:
         worker = dev.worker_pid()
         (bundle / "say.py").write_text(TOOL % "goodbye", encoding="utf-8")
@@ -259,7 +259,7 @@ def test_workers_take_a_change_in_place_and_no_fault(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_change_of_typescript_is_taken_in_place_and_packages_are_found(bundle: Path, name: str) -> None:
+def test_typescript_change_is_taken_in_place_and_packages_resolve(bundle: Path, name: str) -> None:
     (bundle / "goondan.yaml").write_text(BUNDLE.replace("say.py", "say.ts"), encoding="utf-8")
     package = bundle / "node_modules" / "shout"
     package.mkdir(parents=True)
@@ -275,7 +275,7 @@ def test_a_change_of_typescript_is_taken_in_place_and_packages_are_found(bundle:
         assert dev.worker_pid() == worker
 
 
-def test_a_call_that_runs_ends_with_the_code_that_it_has_begun_with(bundle: Path) -> None:
+def test_running_call_keeps_code_it_began_with(bundle: Path) -> None:
     gate = bundle.parent / "gate"
     waits = "import pathlib, time\n"
     waits += f"def word(ctx, input):\n    while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
@@ -294,7 +294,7 @@ def test_a_call_that_runs_ends_with_the_code_that_it_has_begun_with(bundle: Path
         assert old.result(PATIENCE).output == "old"
 
 
-def test_only_workers_of_agents_that_come_and_go_are_started_and_ended(bundle: Path) -> None:
+def test_only_added_or_removed_agents_workers_change(bundle: Path) -> None:
     with running(bundle, "--no-flower") as dev, Client.connect(dev.places["redisUrl"]) as client:
         first = dev.worker_pid()
         (bundle / "goondan.yaml").write_text(BUNDLE + LISTENER, encoding="utf-8")
@@ -308,7 +308,7 @@ def test_only_workers_of_agents_that_come_and_go_are_started_and_ended(bundle: P
 
 
 @pytest.mark.parametrize(("options", "workers"), [((), 1), (("--worker-per-agent",), 2)])
-def test_agents_share_a_worker_unless_each_is_to_have_its_own(
+def test_agents_share_worker_unless_each_wants_own(
     bundle: Path, options: tuple[str, ...], workers: int
 ) -> None:
     (bundle / "goondan.yaml").write_text(BUNDLE + LISTENER, encoding="utf-8")
@@ -318,7 +318,7 @@ def test_agents_share_a_worker_unless_each_is_to_have_its_own(
             assert client.call(agent, "say__word", {}, timeout=PATIENCE).output == "hello"
 
 
-def test_connections_that_lack_a_variable_are_left_out_until_they_have_it(bundle: Path) -> None:
+def test_connections_missing_variable_are_left_out_until_set(bundle: Path) -> None:
     connections = "".join(CONNECTION % (name, *of) for name, of in LACKING.items())
     (bundle / "goondan.yaml").write_text(BUNDLE + CHANGESETS.partition("  policy")[0] + connections)
     with running(bundle, "--no-flower", "--serve") as dev:
@@ -342,7 +342,7 @@ def test_connections_that_lack_a_variable_are_left_out_until_they_have_it(bundle
         wait_until(lambda: _status(orders, "POST") == 401, PATIENCE)
 
 
-def test_an_agent_that_crashes_the_shared_worker_leaves_the_others_served(bundle: Path) -> None:
+def test_agent_that_crashes_shared_worker_leaves_others_served(bundle: Path) -> None:
     # the check of the bundle knows no environment of ours, so only the worker fails
     (bundle / "mind.py").write_text(
         "import os\nassert 'MARK' not in os.environ, 'no luck'\ndef handle(ctx, event): ...\n",
@@ -359,7 +359,7 @@ def test_an_agent_that_crashes_the_shared_worker_leaves_the_others_served(bundle
         assert error.code == "E_AGENT_UNAVAILABLE"
 
 
-def test_what_only_workers_cannot_load_leaves_them_as_they_are(bundle: Path) -> None:
+def test_change_only_workers_cannot_load_leaves_old_version(bundle: Path) -> None:
     with running(bundle, "--no-flower") as dev:
         worker = dev.worker_pid()
         # the check knows no environment of ours
@@ -374,7 +374,7 @@ def test_what_only_workers_cannot_load_leaves_them_as_they_are(bundle: Path) -> 
         assert dev.worker_pid() == worker
 
 
-def test_workers_restart_for_their_variables_and_for_a_folder_that_is_too_large(bundle: Path) -> None:
+def test_workers_restart_for_variables_and_too_large_folder(bundle: Path) -> None:
     with running(bundle, "--no-flower") as dev:
         first = dev.worker_pid()
         (bundle / ".env").write_text("KEY=value\n", encoding="utf-8")
@@ -392,7 +392,7 @@ def test_workers_restart_for_their_variables_and_for_a_folder_that_is_too_large(
         wait_until(lambda: not runs(first), PATIENCE)
 
 
-def test_what_the_bundle_requires_is_installed_before_its_workers_start(bundle: Path, tmp_path: Path) -> None:
+def test_bundle_requirements_are_installed_before_workers(bundle: Path, tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "needed_word", "1.0", text="WORD = 'installed'\n")
     required = f"  requirements: ['needed-word @ {wheel.as_uri()}']\n  entry:"
     (bundle / "goondan.yaml").write_text(BUNDLE.replace("  entry:", required), encoding="utf-8")
@@ -404,7 +404,7 @@ def test_what_the_bundle_requires_is_installed_before_its_workers_start(bundle: 
         assert dev.say() == "installed"
 
 
-def test_another_signature_of_a_typed_tool_reaches_workers_and_producers(bundle: Path) -> None:
+def test_changed_typed_tool_signature_reaches_workers_and_producers(bundle: Path) -> None:
     (bundle / "goondan.yaml").write_text(TYPED_BUNDLE, encoding="utf-8")
     (bundle / "say.py").write_text(TYPED % "", encoding="utf-8")
     with running(bundle, "--no-flower") as dev:
@@ -417,7 +417,7 @@ def test_another_signature_of_a_typed_tool_reaches_workers_and_producers(bundle:
             wait_until(lambda: "text" in client.catalog("speaker")[0]["parameters"]["properties"], PATIENCE)
 
 
-def test_variables_beside_the_bundle_reach_the_workers_and_so_does_a_change(bundle: Path) -> None:
+def test_variables_beside_bundle_and_changes_reach_workers(bundle: Path) -> None:
     read = (
         "import os\nhandlers = {'word': lambda ctx, input: [os.environ.get(n) for n in ('WORD', 'MARK')]}\n"
     )
@@ -435,7 +435,7 @@ def test_variables_beside_the_bundle_reach_the_workers_and_so_does_a_change(bund
         assert not any("hello" in line or "goodbye" in line for line in dev.lines)
 
 
-def test_a_commit_and_an_edit_reach_workers_of_a_bundle_with_changesets_in_place(tmp_path: Path) -> None:
+def test_commit_and_edit_reach_changeset_bundle_workers_in_place(tmp_path: Path) -> None:
     repository = make_bundle(
         tmp_path / "bundle", files={"goondan.yaml": BUNDLE + CHANGESETS, "say.py": TOOL % "hello"}
     )
@@ -452,7 +452,7 @@ def test_a_commit_and_an_edit_reach_workers_of_a_bundle_with_changesets_in_place
         assert dev.worker_pid() == first
 
 
-def test_a_worker_that_dies_is_started_again_and_said_so(bundle: Path) -> None:
+def test_dead_worker_is_restarted_and_reported(bundle: Path) -> None:
     with running(bundle, "--no-flower") as dev:
         first = dev.worker_pid()
 
@@ -464,7 +464,7 @@ def test_a_worker_that_dies_is_started_again_and_said_so(bundle: Path) -> None:
         assert dev.say() == "hello"
 
 
-def test_callers_of_an_agent_whose_workers_crash_are_told_why(bundle: Path) -> None:
+def test_callers_learn_why_agents_workers_crash(bundle: Path) -> None:
     # the check of the bundle knows no environment of ours, so only the workers fail
     (bundle / "mind.py").write_text(
         "import os\nassert 'MARK' not in os.environ, 'no luck'\ndef handle(ctx, event): ...\n",
@@ -483,7 +483,7 @@ def test_callers_of_an_agent_whose_workers_crash_are_told_why(bundle: Path) -> N
         wait_until(lambda: dev.say() == "hello", PATIENCE)
 
 
-def test_redis_keeps_address_and_results_for_the_next_time(bundle: Path) -> None:
+def test_redis_keeps_address_and_results_for_next_time(bundle: Path) -> None:
     with running(bundle, "--no-flower") as dev:
         with Client.connect(dev.places["redisUrl"]) as client:
             call = client.submit("speaker", "say__word", {})
@@ -497,7 +497,7 @@ def test_redis_keeps_address_and_results_for_the_next_time(bundle: Path) -> None
         assert client.pending(call.id).result(PATIENCE).output == "hello"
 
 
-def test_a_redis_that_dies_runs_again_where_it_was(bundle: Path) -> None:
+def test_redis_that_dies_runs_again_where_it_was(bundle: Path) -> None:
     with running(bundle, "--no-flower") as dev:
         with Client.connect(dev.places["redisUrl"]) as client:
             server = client._redis.info("server")["process_id"]
@@ -509,7 +509,7 @@ def test_a_redis_that_dies_runs_again_where_it_was(bundle: Path) -> None:
         assert sum("Redis cannot be reached" in line for line in dev.lines) <= 1
 
 
-def test_nothing_is_left_when_dev_is_killed(bundle: Path) -> None:
+def test_no_process_is_left_when_dev_is_killed(bundle: Path) -> None:
     with running(bundle) as dev:
         assert len(dev.running()) >= 3
 
@@ -533,7 +533,7 @@ def test_ctrl_c_twice_waits_for_no_call(bundle: Path) -> None:
         wait_until(lambda: dev.running() == [])
 
 
-def test_a_bundle_with_faults_starts_nothing(bundle: Path) -> None:
+def test_bundle_with_faults_starts_nothing(bundle: Path) -> None:
     (bundle / "say.py").write_text("handlers = {", encoding="utf-8")
 
     process = start("dev", str(bundle), env=environment(state_root=bundle.parent / "state"))
@@ -544,7 +544,7 @@ def test_a_bundle_with_faults_starts_nothing(bundle: Path) -> None:
     assert not (bundle.parent / "state").exists()
 
 
-def test_two_of_them_do_not_share_one_redis_directory(bundle: Path) -> None:
+def test_two_dev_runs_share_no_redis_directory(bundle: Path) -> None:
     with running(bundle, "--no-flower"):
         second = start("dev", str(bundle), env=environment(state_root=bundle.parent / "state"))
         _, told = second.communicate(timeout=PATIENCE)

@@ -30,7 +30,7 @@ def url(stack: LocalStack) -> Iterator[str]:
         yield address
 
 
-def test_the_broker_page_shows_every_agents_queue_with_its_length(stack: LocalStack, url: str) -> None:
+def test_broker_page_shows_agent_queues_with_lengths(stack: LocalStack, url: str) -> None:
     stack.client.submit("reviewer", "review__style", {})
     wait_until(lambda: "coder-" in page(f"{url}/workers"), PATIENCE)  # a worker must not hide the idle queues
 
@@ -47,7 +47,7 @@ def test_the_broker_page_shows_every_agents_queue_with_its_length(stack: LocalSt
     }
 
 
-def test_a_call_is_shown_with_tool_arguments_result_and_worker(stack: LocalStack, url: str) -> None:
+def test_call_is_shown_with_tool_arguments_result_and_worker(stack: LocalStack, url: str) -> None:
     wait_until(lambda: "coder-" in page(f"{url}/workers"), PATIENCE)  # from then on it gets the events
     call = stack.client.submit("coder", "bash__exec", {"command": "echo seen"})
     result = call.result(PATIENCE)
@@ -61,7 +61,7 @@ def test_a_call_is_shown_with_tool_arguments_result_and_worker(stack: LocalStack
 
 
 @pytest.mark.parametrize("path", ["/tasks", "/api/tasks", "/metrics", "/static/js/flower.js"])
-def test_a_page_whose_name_resolves_to_this_machine_reads_nothing(url: str, path: str) -> None:
+def test_page_under_rebound_name_reads_nothing(url: str, path: str) -> None:
     rebound = urllib.request.Request(url + path, headers={"Host": "evil.example:5555"})  # noqa: S310 - ours
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(rebound, timeout=30)  # noqa: S310

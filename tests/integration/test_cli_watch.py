@@ -28,7 +28,7 @@ def terminal(redis: EmbeddedRedis) -> Iterator[Terminal]:
     watched.close()
 
 
-def test_the_table_is_renewed_in_place_outlives_an_outage_and_ends_with_the_cursor_back(
+def test_table_renews_in_place_survives_outage_and_restores_cursor(
     redis: EmbeddedRedis, terminal: Terminal
 ) -> None:
     terminal.wait_for(HIDE_CURSOR)

@@ -24,7 +24,7 @@ spec: { entry: ./thinker.py }
 """
 
 
-def test_a_worker_is_the_process_that_was_started_and_ends_with_zero_on_sigterm(tmp_path: Path) -> None:
+def test_started_process_is_worker_and_sigterm_exits_zero(tmp_path: Path) -> None:
     with LocalStack(EXAMPLE, workers=0) as stack:
         env = environment(redis_url=stack.redis_url, bundle=EXAMPLE, state_root=tmp_path)
         process = start("worker", "--agent", "coder", "--agent", "planner", "--json", env=env)
@@ -44,7 +44,7 @@ def test_a_worker_is_the_process_that_was_started_and_ends_with_zero_on_sigterm(
 
 
 @pytest.mark.parametrize(("handler", "ends"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
-def test_the_end_of_the_terminal_drains_a_worker_unless_nohup_has_it_ignored(
+def test_closed_terminal_drains_worker_unless_under_nohup(
     tmp_path: Path, handler: signal.Handlers, ends: bool
 ) -> None:
     with LocalStack(EXAMPLE, workers=0) as stack:
@@ -72,7 +72,7 @@ def test_the_end_of_the_terminal_drains_a_worker_unless_nohup_has_it_ignored(
         assert process.returncode == 0, log
 
 
-def test_second_workspace_of_an_agent_is_refused_while_a_worker_serves_the_first(
+def test_agents_second_workspace_is_refused_while_first_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with LocalStack(EXAMPLE, agents=["coder"]) as stack:
@@ -107,9 +107,7 @@ def test_second_workspace_of_an_agent_is_refused_while_a_worker_serves_the_first
         ("\n1 / 0\n", ":2: importing the file raises Zero"),
     ],
 )
-def test_a_worker_whose_agents_entry_cannot_be_used_says_why_and_ends_with_3(
-    tmp_path: Path, entry: str, reason: str
-) -> None:
+def test_worker_with_unusable_entry_says_why_and_exits_3(tmp_path: Path, entry: str, reason: str) -> None:
     (tmp_path / "goondan.yaml").write_text(AGENT, encoding="utf-8")
     (tmp_path / "thinker.py").write_text(entry, encoding="utf-8")
 
@@ -121,7 +119,7 @@ def test_a_worker_whose_agents_entry_cannot_be_used_says_why_and_ends_with_3(
     assert f"thinker.py{reason}" in refused.value.message
 
 
-def test_a_worker_whose_redis_goes_away_while_it_starts_says_so_in_a_line_and_ends_with_5(
+def test_worker_losing_redis_at_start_reports_and_exits_5(
     tmp_path: Path,
 ) -> None:
     env = environment(redis_url="redis://127.0.0.1:1/0", bundle=EXAMPLE, state_root=tmp_path)

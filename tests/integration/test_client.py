@@ -30,20 +30,20 @@ def client() -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("call_id", ["\ud800", "x" * 201, "", "\0", "한" * 100])
-def test_what_no_call_is_called_is_not_found(client: Client, call_id: str) -> None:
+def test_malformed_call_id_is_not_found(client: Client, call_id: str) -> None:
     with pytest.raises(CallNotFoundError):
         client.pending(call_id)
     with pytest.raises(CallNotFoundError):
         client.record(call_id)
 
 
-def test_a_misspelt_field_is_refused_as_python_does(client: Client) -> None:
+def test_misspelt_field_is_refused_as_python_does(client: Client) -> None:
     fields = cast(Any, {"instanse_key": "issue-42"})
     with pytest.raises(TypeError, match="unexpected keyword argument 'instanse_key'; did you mean"):
         client.submit("smith", "echo__args", **fields)
 
 
-def test_a_misspelt_field_of_an_event_is_refused_too(client: Client) -> None:
+def test_misspelt_field_of_event_is_refused_too(client: Client) -> None:
     fields = cast(Any, {"instance": "issue-42"})  # else the event would go to another instance
     for ask in (client.request, client.send):
         with pytest.raises(TypeError, match="unexpected keyword argument 'instance'; did you mean"):
@@ -51,17 +51,17 @@ def test_a_misspelt_field_of_an_event_is_refused_too(client: Client) -> None:
 
 
 @pytest.mark.parametrize("calls", [{"agentName": "smith"}, "smith", [None]])
-def test_what_is_not_a_list_of_calls_is_refused(client: Client, calls: Any) -> None:
+def test_value_other_than_call_list_is_refused(client: Client, calls: Any) -> None:
     with pytest.raises(TypeError, match="takes a list of ToolCalls or dicts"):
         client.submit_many(calls)
 
 
-def test_a_url_whose_options_cannot_be_used_is_a_wrong_configuration() -> None:
+def test_url_with_unusable_options_is_wrong_configuration() -> None:
     with pytest.raises(ConfigError, match="cannot be used"):
         Client.connect("redis://127.0.0.1:1/0?socket_timeout=soon")
 
 
-def test_call_past_its_deadline_gets_a_result_without_workers(client: Client) -> None:
+def test_call_past_its_deadline_gets_result_without_workers(client: Client) -> None:
     late = {"agentName": "smith", "toolName": "echo__args", "deadline": "2020-01-01T00:00:00Z"}
     [call] = client.submit_many([late])
     result = call.result(30)
@@ -70,7 +70,7 @@ def test_call_past_its_deadline_gets_a_result_without_workers(client: Client) ->
     assert call.status() == "done"
 
 
-def test_call_with_an_unreadable_record_ends_the_wait_with_an_error(client: Client) -> None:
+def test_call_with_unreadable_record_ends_wait_with_error(client: Client) -> None:
     call = client.submit("smith", "echo__args", turn_id="unreadable")
     client._redis.hset(f"goondan:call:{call.id}", "call", b'{"v":2}')
     with pytest.raises(CallNotFoundError, match="cannot read"):
@@ -132,14 +132,14 @@ assert expected.result().status == "ok"
 
 
 @pytest.mark.parametrize("program", [_FORK, _CLOSING_CHILD])
-def test_both_sides_of_a_fork_hear_of_their_results(program: str) -> None:
+def test_both_sides_of_fork_hear_of_their_results(program: str) -> None:
     with EmbeddedRedis() as server:
         command = [sys.executable, "-W", "ignore", "-c", program, server.url]
         ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_client_that_is_dropped_unclosed_leaves_no_thread_behind() -> None:
+def test_unclosed_dropped_client_leaves_no_thread() -> None:
     with EmbeddedRedis() as server:
         settings, bundle = Settings(redis_url=server.url), load_bundle(CALLS_BUNDLE)
 

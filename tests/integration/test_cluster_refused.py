@@ -55,19 +55,19 @@ def answers(port: int) -> bool:
     return False
 
 
-def test_a_server_that_is_part_of_a_cluster_is_refused_at_the_start(url: str) -> None:
+def test_cluster_server_is_refused_at_start(url: str) -> None:
     with pytest.raises(BrokerUnreachableError, match="is part of a Redis Cluster") as refusal:
         require_broker(Settings(redis_url=url))
     assert "when-one-redis-is-not-enough" in refusal.value.suggestion
 
 
-def test_a_worker_does_not_start_at_a_cluster(url: str) -> None:
+def test_worker_does_not_start_at_cluster(url: str) -> None:
     ended = goondan("worker", "--agent", "coder", env=environment(redis_url=url, bundle=EXAMPLE))
     assert ended.exit_code == 5
     assert "is part of a Redis Cluster" in ended.stderr
 
 
-def test_a_producer_at_a_cluster_learns_what_to_use_instead(url: str) -> None:
+def test_producer_at_cluster_gets_suggested_alternative(url: str) -> None:
     with (
         Client.connect(url, bundle=EXAMPLE) as client,
         pytest.raises(BrokerUnreachableError, match="CROSSSLOT") as refusal,

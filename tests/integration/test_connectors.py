@@ -104,7 +104,7 @@ def connection(language: str) -> str:
 
 
 @pytest.mark.parametrize("language", ["python", *NAMES])
-def test_events_reach_the_agents_and_instances_that_rules_name(office: Office, language: str) -> None:
+def test_events_reach_agents_and_instances_that_rules_name(office: Office, language: str) -> None:
     name = connection(language)
     image = {"type": "image", "url": "https://x.example/a.png"}
     office.write(
@@ -146,7 +146,7 @@ def listed(office: Office) -> str:
 
 
 @pytest.mark.parametrize("language", ["python", *NAMES])
-def test_secrets_are_in_no_environment_and_in_no_log(office: Office, language: str) -> None:
+def test_secrets_appear_in_no_environment_or_log(office: Office, language: str) -> None:
     process = office.run(connection(language), GOONDAN_JAVASCRIPT="" if language == "python" else language)
     wait_until(lambda: "the token is" in office.log(), PATIENCE, show=office.log)
     [began] = office.lines("seen")
@@ -158,7 +158,7 @@ def test_secrets_are_in_no_environment_and_in_no_log(office: Office, language: s
     assert "Fatal" not in office.log()
 
 
-def test_event_with_an_id_begins_one_turn(office: Office) -> None:
+def test_event_with_id_begins_one_turn(office: Office) -> None:
     event = note("once", id="update-7", properties={"room": "attic"})
     office.write(event, event, {**event, "message": {"type": "text", "text": "changed"}})
     office.run("notes")
@@ -168,7 +168,7 @@ def test_event_with_an_id_begins_one_turn(office: Office) -> None:
     assert office.handled() == [("clerk", "attic", "last"), ("clerk", "attic", "once")]
 
 
-def test_another_process_goes_on_where_a_killed_one_has_stopped(office: Office) -> None:
+def test_another_process_continues_where_killed_process_stopped(office: Office) -> None:
     numbered = [note(str(number), id=str(number), properties={"room": "attic"}) for number in range(40)]
     office.write(*numbered[:20])
     first = office.run("notes")
@@ -184,7 +184,7 @@ def test_another_process_goes_on_where_a_killed_one_has_stopped(office: Office) 
 
 
 @pytest.mark.parametrize("language", ["python", *NAMES])
-def test_frozen_process_loses_the_lease_and_ends_its_connector(office: Office, language: str) -> None:
+def test_frozen_process_loses_lease_and_ends_its_connector(office: Office, language: str) -> None:
     name, variables = connection(language), {"GOONDAN_JAVASCRIPT": "" if language == "python" else language}
     first = office.run(name, **variables)
     wait_until(lambda: office.lines("seen"), PATIENCE, show=office.log)
@@ -203,7 +203,7 @@ def test_frozen_process_loses_the_lease_and_ends_its_connector(office: Office, l
     assert any(reason in office.log() for reason in reasons), office.log()
 
 
-def test_failing_connector_is_started_again_and_disturbs_no_other(office: Office) -> None:
+def test_failing_connector_is_restarted_and_disturbs_no_other(office: Office) -> None:
     office.run("failing", "plain", "notes", SECRET_NOTES_TOKEN="")
     wait_until(lambda: office.log().count("the chat is away") >= 4, PATIENCE, show=office.log)
     assert "connector.not_started" in office.log()
@@ -229,7 +229,7 @@ def test_program_ends_when_all_connectors_have_returned(office: Office) -> None:
     assert office.run("plain").wait(PATIENCE) == 0
 
 
-def test_lines_of_the_standard_input_are_events(office: Office) -> None:
+def test_lines_of_standard_input_are_events(office: Office) -> None:
     given = {"text": "by JSON", "instanceKey": "desk", "properties": {"urgent": True}}
     first = office.run("terminal", lines=f"hello\n\n{json.dumps(given)}\n" + '{"name": 5}\nlast')
     assert first.wait(PATIENCE) == 0
@@ -245,7 +245,7 @@ def test_lines_of_the_standard_input_are_events(office: Office) -> None:
     assert "The event is not valid: name" in office.log()
 
 
-def test_lines_reach_a_connector_in_typescript(office: Office) -> None:
+def test_lines_reach_connector_in_typescript(office: Office) -> None:
     runtime("node")
     assert office.run("terminal-typescript", lines="hello\nlast").wait(PATIENCE) == 0
     wait_until(lambda: len(office.handled()) == 2, PATIENCE, show=office.log)
@@ -275,7 +275,7 @@ def test_events_wait_for_redis(office: Office) -> None:
     assert [text for _, _, text in office.handled()] == ["0", "1", "2"]
 
 
-def test_command_shows_where_an_event_would_go(office: Office) -> None:
+def test_command_shows_where_event_would_go(office: Office) -> None:
     event = json.dumps(note("hello", properties={"room": 12}))
     shown = goondan("connectors", "test", "notes", "--event", event, env=office.environment)
     assert shown.stdout == "clerk@room:12 by ingress.rules[3]\n"
@@ -297,13 +297,13 @@ def test_doctor_says_which_connections_run(office: Office) -> None:
     assert "no process runs it" in found["connection plain"]["message"]
 
 
-def test_missing_secret_ends_the_start(office: Office) -> None:
+def test_missing_secret_ends_start(office: Office) -> None:
     del office.environment["SECRET_NOTES_TOKEN"]
     assert office.run("notes").wait(PATIENCE) == 3
     assert "SECRET_NOTES_TOKEN" in office.log()
 
 
-def test_answers_go_back_by_the_tool_that_the_connection_names(
+def test_answers_go_back_by_tool_that_connection_names(
     office: Office, running: tuple[LocalStack, Path]
 ) -> None:
     posted = running[1].with_name("posted")

@@ -32,7 +32,7 @@ def is_well(stack: LocalStack, options: str = "") -> bool:
     return check(stack.redis_url + options).returncode == 0
 
 
-def test_while_redis_is_away_no_worker_is_at_fault() -> None:
+def test_absent_redis_does_not_make_workers_unhealthy() -> None:
     with LocalStack(ROOT / "examples/coding-swarm", workers=0) as stack:
         stack.redis.process.kill()
         stack.redis.process.wait()
@@ -43,7 +43,7 @@ def test_while_redis_is_away_no_worker_is_at_fault() -> None:
         assert "Not known: Redis at redis://:***@" in done.stderr
 
 
-def test_a_worker_container_is_well_while_its_worker_is_there() -> None:
+def test_container_is_healthy_only_while_worker_exists() -> None:
     with LocalStack(ROOT / "examples/coding-swarm", agents=["coder"], workers=0) as stack:
         assert not is_well(stack)
         assert not is_well(stack, "?db=0")
@@ -56,7 +56,7 @@ def test_a_worker_container_is_well_while_its_worker_is_there() -> None:
         assert not is_well(stack)
 
 
-def test_the_check_imports_neither_redis_py_nor_pydantic() -> None:
+def test_check_imports_neither_redis_py_nor_pydantic() -> None:
     with LocalStack(ROOT / "examples/coding-swarm", workers=0) as stack:
         imported = {
             line.rpartition("|")[2].strip()

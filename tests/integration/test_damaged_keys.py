@@ -115,7 +115,7 @@ FAILING: dict[str, tuple[str, Ask]] = {
 
 
 @pytest.mark.parametrize("what", FAILING)
-def test_damaged_key_is_named_at_once_by_what_needs_it(redis: Redis, what: str) -> None:
+def test_operation_needing_damaged_key_names_key_at_once(redis: Redis, what: str) -> None:
     key, ask = FAILING[what]
     steps(redis).keep(STEP, CATALOG, message={"role": "user"})
     damage(redis, key)
@@ -125,9 +125,7 @@ def test_damaged_key_is_named_at_once_by_what_needs_it(redis: Redis, what: str) 
     assert raised.value.code == "E_RECORD_DAMAGED"
 
 
-def test_damaged_record_of_a_turn_does_not_keep_its_steps_from_opening(
-    redis: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_turn_record_does_not_block_steps(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     damage(redis, TURN_KEY)
     store = steps(redis)
     store.keep(STEP, CATALOG, message={"role": "user"})
@@ -136,7 +134,7 @@ def test_damaged_record_of_a_turn_does_not_keep_its_steps_from_opening(
     assert TURN_KEY in caplog.text
 
 
-def test_damaged_note_of_a_revision_counts_as_absent(redis: Redis) -> None:
+def test_damaged_note_of_revision_counts_as_absent(redis: Redis) -> None:
     damage(redis, KEYS.step_revision("coder", "k"))
     assert steps(redis).last_revision("coder", "k") is None
     steps(redis).keep(STEP, CATALOG, message=None)
@@ -152,7 +150,7 @@ def test_damaged_state_or_instance_leaves_others_alone(redis: Redis) -> None:
     assert [str(record.directory) for record in instances(redis).records()] == ["ws/other"]
 
 
-def test_instances_open_and_are_held_though_their_list_is_damaged(redis: Redis) -> None:
+def test_instances_open_and_are_held_despite_damaged_list(redis: Redis) -> None:
     damage(redis, KEYS.instances)
     open_instance(redis, "k")
     spawn(redis, "spawned")
@@ -162,19 +160,19 @@ def test_instances_open_and_are_held_though_their_list_is_damaged(redis: Redis) 
 
 
 @pytest.mark.parametrize("key", [KEYS.limit("max:a"), KEYS.holders("max:a"), KEYS.wait_queue("max:a")])
-def test_damaged_numbers_of_a_limit_are_left_out_of_its_state(redis: Redis, key: str) -> None:
+def test_damaged_limit_numbers_are_omitted_from_state(redis: Redis, key: str) -> None:
     damage(redis, key)
     found = Limiter(Ledger(redis, Settings())).state("max:a")
     assert (found.waiting, found.most, found.period, found.took) == (0, 1, 0, 0)
 
 
-def test_limit_whose_numbers_are_text_says_when_to_retry_all_the_same(redis: Redis) -> None:
+def test_limit_with_text_numbers_says_retry_time(redis: Redis) -> None:
     redis.hset(KEYS.limit("max:a"), mapping={"most": "many", "period": "-", "took": "long"})
     found = Limiter(Ledger(redis, Settings())).state("max:a")
     assert (found.most, found.period, found.took) == (1, 0, 0)
 
 
-def test_damaged_tokens_of_a_model_are_left_as_they_are(redis: Redis) -> None:
+def test_damaged_model_tokens_are_left_unchanged(redis: Redis) -> None:
     spec = SimpleNamespace(tokens_per_minute=20)
     provider: Any = SimpleNamespace(resource=SimpleNamespace(name="small", spec=spec))
     tool, key = ModelTool(provider, redis, KEYS), KEYS.tokens("small")
@@ -184,7 +182,7 @@ def test_damaged_tokens_of_a_model_are_left_as_they_are(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("what", ["type", "generation"])
-def test_damaged_grant_is_an_error_that_says_how_to_revoke_it(redis: Redis, what: str) -> None:
+def test_damaged_grant_error_says_how_to_revoke(redis: Redis, what: str) -> None:
     vault = RedisVault(lambda: redis)
     store, key = vault.open(), f"spec:oauth:grant:{grant().name}"
     store.replace_grant(grant(), generation=0)
@@ -199,7 +197,7 @@ def test_damaged_grant_is_an_error_that_says_how_to_revoke_it(redis: Redis, what
     assert store.grant(APP, SUBJECT) is None
 
 
-def test_lock_of_commits_that_another_program_has_written_is_named(redis: Redis) -> None:
+def test_overwritten_commit_lock_is_named(redis: Redis) -> None:
     damage(redis, KEYS.commit_lock("ws"))
     with (
         pytest.raises(RecordDamagedError, match="commit-lock:ws"),
@@ -208,7 +206,7 @@ def test_lock_of_commits_that_another_program_has_written_is_named(redis: Redis)
         raise AssertionError("it is not held")
 
 
-def test_call_in_a_damaged_instance_fails_at_once_and_others_run() -> None:
+def test_only_call_in_damaged_instance_fails_at_once() -> None:
     with LocalStack(DAMAGED_RECORDS_BUNDLE) as stack, connect(stack.redis_url) as redis:
         first = stack.client.call("nurse", "ward__echo", {}, instance_key="well", timeout=PATIENCE)
         [directory] = redis.keys("goondan:instance:*")
@@ -221,7 +219,7 @@ def test_call_in_a_damaged_instance_fails_at_once_and_others_run() -> None:
         assert [first.status, again.status] == ["ok", "ok"]
 
 
-def test_workers_sweep_and_go_on_though_a_table_of_all_is_damaged() -> None:
+def test_workers_keep_sweeping_despite_damaged_shared_table() -> None:
     with (
         LocalStack(DAMAGED_RECORDS_BUNDLE, environment={"GOONDAN_LEASE_SECONDS": "3"}) as stack,
         connect(stack.redis_url) as redis,

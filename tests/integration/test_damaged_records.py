@@ -90,18 +90,14 @@ def require_healthy(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("tool", ["damage", "damage-on-the-loop"])
-def test_short_call_whose_record_is_overwritten_costs_no_other_its_result(
-    crew: Crew, stack: LocalStack, tool: str
-) -> None:
+def test_overwritten_short_call_costs_others_no_result(crew: Crew, stack: LocalStack, tool: str) -> None:
     broken, *others = submit(stack, tool, "echo", "echo", victims=("call_0",))
     assert [call.result(timeout=PATIENCE).status for call in others] == ["ok", "ok"]
     require_lost(stack, broken)
     require_healthy(crew)
 
 
-def test_call_that_was_claimed_ahead_of_its_damage_does_not_stop_the_worker(
-    crew: Crew, stack: LocalStack
-) -> None:
+def test_damaged_call_claimed_ahead_does_not_stop_worker(crew: Crew, stack: LocalStack) -> None:
     for _ in range(MOST_TRIES):
         first, broken, last = submit(stack, "damage", "echo", "echo", victims=("call_1",))
         assert [call.result(timeout=PATIENCE).status for call in (first, last)] == ["ok", "ok"]
@@ -119,7 +115,7 @@ def is_lost(call: PendingCall) -> bool:
         return True
 
 
-def test_queued_call_with_a_damaged_record_becomes_a_dead_letter(crew: Crew) -> None:
+def test_queued_call_with_damaged_record_becomes_dead_letter(crew: Crew) -> None:
     crew.muster(0)
     broken, good = submit(crew.stack, "echo", "echo")
     redis_of(crew.stack).set(f"goondan:call:{broken.id}", "overwritten")
@@ -132,9 +128,7 @@ def test_queued_call_with_a_damaged_record_becomes_a_dead_letter(crew: Crew) -> 
     crew.stack.client.act_on_all("drop", "nurse", newer_than=PATIENCE)
 
 
-def test_running_call_with_a_damaged_record_leaves_leases_cancels_and_waits_of_others(
-    crew: Crew, stack: LocalStack
-) -> None:
+def test_damaged_running_call_spares_others_leases_cancels_and_waits(crew: Crew, stack: LocalStack) -> None:
     redis, keys = redis_of(stack), stack.client._ledger.keys
     broken, kept, cancelled = submit(stack, "hold", "hold", "hold", victims=("call_0",))
     [gate] = [str(stack.client.record(kept.id).call.args["until"])]
@@ -163,7 +157,7 @@ def test_running_call_with_a_damaged_record_leaves_leases_cancels_and_waits_of_o
     "command",
     [["calls"], ["queues"], ["agents"], ["dead-letters", "list"], ["approvals", "list"], ["traces"]],
 )
-def test_command_that_lists_records_leaves_out_a_damaged_one(stack: LocalStack, command: list[str]) -> None:
+def test_listing_command_leaves_out_damaged_record(stack: LocalStack, command: list[str]) -> None:
     broken, good = submit(stack, "echo", "echo")
     assert [call.result(timeout=PATIENCE).status for call in (broken, good)] == ["ok", "ok"]
     redis_of(stack).delete(f"goondan:call:{broken.id}")
@@ -175,7 +169,7 @@ def test_command_that_lists_records_leaves_out_a_damaged_one(stack: LocalStack, 
 
 
 @pytest.mark.parametrize("command", ["show", "result", "cancel"])
-def test_command_about_a_damaged_record_says_that_it_is_damaged(stack: LocalStack, command: str) -> None:
+def test_command_on_damaged_record_reports_damage(stack: LocalStack, command: str) -> None:
     [broken] = submit(stack, "echo")
     assert broken.result(timeout=PATIENCE).status == "ok"
     redis_of(stack).delete(f"goondan:call:{broken.id}")
@@ -185,7 +179,7 @@ def test_command_about_a_damaged_record_says_that_it_is_damaged(stack: LocalStac
     assert "damaged" in done.stdout + done.stderr
 
 
-def test_submission_of_a_call_whose_record_is_damaged_costs_the_others_nothing(stack: LocalStack) -> None:
+def test_submission_with_damaged_record_spares_other_calls(stack: LocalStack) -> None:
     calls: list[dict[str, Any]] = [
         {"agentName": "nurse", "toolName": "ward__echo", "args": {}, "turnId": "again", "toolCallId": name}
         for name in ("one", "two", "three")
@@ -200,7 +194,7 @@ def test_submission_of_a_call_whose_record_is_damaged_costs_the_others_nothing(s
         broken.result(timeout=PATIENCE)
 
 
-def test_refusal_of_redis_is_not_taken_for_a_damaged_mailbox_or_queue() -> None:
+def test_redis_refusal_is_not_mistaken_for_damage() -> None:
     with EmbeddedRedis() as server, connect(server.url) as redis:
         ledger = Ledger(redis, Settings.load())
         redis.hset(IN_FLIGHT, "tag", f"{events_queue('coder')}\nmessage")

@@ -66,7 +66,7 @@ def died(stack: LocalStack, antidote: Path, **fields: object) -> str:
     return call.id
 
 
-def test_a_poison_call_is_a_dead_letter_that_can_be_replayed(stack: LocalStack, tmp_path: Path) -> None:
+def test_poison_call_becomes_replayable_dead_letter(stack: LocalStack, tmp_path: Path) -> None:
     antidote, client = tmp_path / "antidote", stack.client
     late = {
         "deadline": "2099-01-01T00:00:00Z",
@@ -100,9 +100,7 @@ def test_a_poison_call_is_a_dead_letter_that_can_be_replayed(stack: LocalStack, 
     assert client.dead_letter(old).replayed_by == new.id
 
 
-def test_a_replay_by_mistake_is_refused_and_once_more_on_purpose_is_another_call(
-    stack: LocalStack, tmp_path: Path
-) -> None:
+def test_accidental_replay_is_refused_but_deliberate_is_new_call(stack: LocalStack, tmp_path: Path) -> None:
     antidote, client = tmp_path / "antidote", stack.client
     old = died(stack, antidote)
     antidote.touch()
@@ -116,7 +114,7 @@ def test_a_replay_by_mistake_is_refused_and_once_more_on_purpose_is_another_call
     assert client.dead_letter(old).replayed_by == second.id
 
 
-def test_a_replay_that_was_not_noted_is_the_same_call(stack: LocalStack, tmp_path: Path) -> None:
+def test_replay_that_was_not_noted_is_same_call(stack: LocalStack, tmp_path: Path) -> None:
     antidote, client = tmp_path / "antidote", stack.client
     old = died(stack, antidote)
     antidote.touch()
@@ -127,7 +125,7 @@ def test_a_replay_that_was_not_noted_is_the_same_call(stack: LocalStack, tmp_pat
     assert settled(stack, first).meta.attempt == 1
 
 
-def test_a_replay_may_die_too_and_be_replayed_in_turn(stack: LocalStack, tmp_path: Path) -> None:
+def test_replay_may_die_and_be_replayed_itself(stack: LocalStack, tmp_path: Path) -> None:
     antidote, client = tmp_path / "antidote", stack.client
     old = died(stack, antidote)
     new = client.replay(old)
@@ -137,7 +135,7 @@ def test_a_replay_may_die_too_and_be_replayed_in_turn(stack: LocalStack, tmp_pat
     assert settled(stack, client.replay(new.id)).meta.replay_of == new.id
 
 
-def test_letters_are_found_by_agent_tool_and_age_and_dropped(stack: LocalStack, tmp_path: Path) -> None:
+def test_letters_are_found_by_agent_tool_age_and_dropped(stack: LocalStack, tmp_path: Path) -> None:
     client = stack.client
     first, second = (died(stack, tmp_path / "antidote") for _ in range(2))
     found: Callable[..., list[str]] = lambda *args, **wanted: [  # noqa: E731
@@ -166,9 +164,7 @@ def test_letters_are_found_by_agent_tool_and_age_and_dropped(stack: LocalStack, 
     assert client.act_on_all("drop").done == 0
 
 
-def test_any_call_that_ended_with_an_error_can_be_replayed_by_its_id(
-    stack: LocalStack, tmp_path: Path
-) -> None:
+def test_failed_call_can_be_replayed_by_id(stack: LocalStack, tmp_path: Path) -> None:
     antidote, client = tmp_path / "antidote", stack.client
     unknown = poison(stack, antidote, toolName="poison__sip")
     expired = poison(stack, antidote, deadline="2020-01-01T00:00:00Z")
@@ -181,7 +177,7 @@ def test_any_call_that_ended_with_an_error_can_be_replayed_by_its_id(
     assert client.record(expired.id).replayed_by == replays[1].id
 
 
-def test_what_must_not_be_replayed_is_refused(stack: LocalStack, tmp_path: Path) -> None:
+def test_call_not_replayable_is_refused(stack: LocalStack, tmp_path: Path) -> None:
     antidote, client = tmp_path / "antidote", stack.client
     antidote.touch()
     for worker in stack.workers:
@@ -203,7 +199,7 @@ def test_what_must_not_be_replayed_is_refused(stack: LocalStack, tmp_path: Path)
             client.replay(nobody)
 
 
-def test_an_agent_that_is_gone_from_the_bundle_is_said(stack: LocalStack, tmp_path: Path) -> None:
+def test_replay_to_removed_agent_is_refused(stack: LocalStack, tmp_path: Path) -> None:
     old = died(stack, tmp_path / "antidote")
     with connect(stack.redis_url) as redis:
         redis.delete("goondan:agents")
@@ -214,7 +210,7 @@ def test_an_agent_that_is_gone_from_the_bundle_is_said(stack: LocalStack, tmp_pa
     assert stack.client.dead_letter(old).replayed_by is None
 
 
-def test_the_command_lists_shows_replays_and_drops(stack: LocalStack, tmp_path: Path) -> None:
+def test_command_lists_shows_replays_and_drops(stack: LocalStack, tmp_path: Path) -> None:
     env = environment(redis_url=stack.redis_url)
     letters = [died(stack, tmp_path / "antidote", auth={"token": "t0ps3cret"}) for _ in range(2)]
 
@@ -247,9 +243,7 @@ def test_the_command_lists_shows_replays_and_drops(stack: LocalStack, tmp_path: 
     assert run("list") == (0, [])
 
 
-def test_a_poison_call_dies_after_its_last_attempt_while_others_go_on(
-    stack: LocalStack, tmp_path: Path
-) -> None:
+def test_poison_call_dies_after_last_attempt_sparing_others(stack: LocalStack, tmp_path: Path) -> None:
     letter = poison(stack, tmp_path / "antidote", toolName="poison__gulp")
     others = [stack.client.submit("keeper", "load__value", {"value": number}) for number in range(20)]
     result = settled(stack, letter)

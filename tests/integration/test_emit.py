@@ -128,7 +128,7 @@ def begin_call(client: Client, tool: str, gate: Path) -> str:
 
 @pytest.mark.parametrize("begin", [begin_turn, begin_call], ids=["turn", "call"])
 @pytest.mark.parametrize("tool", ["shell__thread", "shell__loop", "shell__apart", "script__counts"])
-def test_followers_see_what_a_tool_emits_while_it_runs_and_again_later(
+def test_followers_see_tool_emissions_live_and_later(
     stack: LocalStack, tmp_path: Path, tool: str, begin: Callable[[Client, str, Path], str]
 ) -> None:
     if tool.startswith("script"):
@@ -152,7 +152,7 @@ def test_followers_see_what_a_tool_emits_while_it_runs_and_again_later(
     assert outputs(stack.client.follow(followed, later[0].cursor)) == told[1:]
 
 
-def test_output_of_a_run_that_is_retried_is_void(stack: LocalStack, tmp_path: Path) -> None:
+def test_output_of_run_that_is_retried_is_void(stack: LocalStack, tmp_path: Path) -> None:
     told = outputs(stack.client.follow(begin_turn(stack.client, "shell__flaky", tmp_path / "mark")))
     assert [(one.type, one.attempt, getattr(one, "chunk", None)) for one in told] == [
         ("tool_output", 1, "void"),

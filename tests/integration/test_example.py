@@ -41,7 +41,7 @@ def run(stack: LocalStack, agent: str, tool: str, args: dict[str, Any], instance
     return stack.client.call(agent, tool, args, instance_key=instance, timeout=30)
 
 
-def test_the_bundle_has_no_findings() -> None:
+def test_bundle_has_no_findings() -> None:
     bundle, findings = inspect_bundle(BUNDLE)
 
     assert findings == []
@@ -49,7 +49,7 @@ def test_the_bundle_has_no_findings() -> None:
 
 
 @pytest.mark.requirement("handoff.flow")
-def test_planner_coder_and_reviewer_do_a_task_together(stack: LocalStack) -> None:
+def test_planner_coder_and_reviewer_do_task_together(stack: LocalStack) -> None:
     answer = stack.client.request("planner", TASK, instance_key="job", timeout=60).response
     read = run(stack, "reviewer", "file-system__read", {"path": "wordcount.py"}, "job").output
     tests = run(stack, "coder", "python-project__run-tests", {}, "job").output
@@ -60,7 +60,7 @@ def test_planner_coder_and_reviewer_do_a_task_together(stack: LocalStack) -> Non
     assert (tests["passed"], tests["ran"]) == (True, 2)
 
 
-def test_a_task_that_the_script_does_not_know_is_answered_in_words(stack: LocalStack) -> None:
+def test_task_unknown_to_script_is_answered_in_words(stack: LocalStack) -> None:
     answer = stack.client.request("planner", "Write a game of chess.", instance_key="no", timeout=30).response
 
     assert "I am a script and no model" in answer
@@ -76,7 +76,7 @@ def test_work_that_is_there_already_is_not_overwritten(stack: LocalStack) -> Non
     assert "Files exist already" in answer
 
 
-def test_the_planner_says_who_does_which_step(stack: LocalStack) -> None:
+def test_planner_assigns_each_step_to_agent(stack: LocalStack) -> None:
     task = "1. Write it, then test it.\n- Review the style!"
     result = run(stack, "planner", "plan__outline", {"task": task, "format": "markdown"}, "plan")
 
@@ -88,7 +88,7 @@ def test_the_planner_says_who_does_which_step(stack: LocalStack) -> None:
     assert result.output["markdown"].splitlines()[0] == "- [ ] Write it (coder)"
 
 
-def test_a_plan_keeps_its_limits(stack: LocalStack) -> None:
+def test_plan_keeps_its_limits(stack: LocalStack) -> None:
     arguments = {"task": "One step. Two steps. Three.", "limits": {"maxSteps": 1, "maxCharacters": 10}}
     result = run(stack, "planner", "plan__outline", arguments, "plan")
 
@@ -105,9 +105,7 @@ def test_a_plan_keeps_its_limits(stack: LocalStack) -> None:
         ({}, "task"),
     ],
 )
-def test_arguments_against_the_schema_are_named(
-    stack: LocalStack, arguments: dict[str, Any], named: str
-) -> None:
+def test_arguments_against_schema_are_named(stack: LocalStack, arguments: dict[str, Any], named: str) -> None:
     error = run(stack, "planner", "plan__outline", arguments, "plan").error
 
     assert error is not None
@@ -116,7 +114,7 @@ def test_arguments_against_the_schema_are_named(
 
 
 @pytest.mark.requirement("error.as-result", "error.message", "error.suggestion")
-def test_a_task_without_words_is_an_error_that_says_what_to_do(stack: LocalStack) -> None:
+def test_task_without_words_is_error_with_advice(stack: LocalStack) -> None:
     error = run(stack, "planner", "plan__outline", {"task": " . ; \n"}, "plan").error
 
     assert error is not None
@@ -124,7 +122,7 @@ def test_a_task_without_words_is_an_error_that_says_what_to_do(stack: LocalStack
     assert error.suggestion == "Say in a sentence what is to be done."
 
 
-def test_a_skeleton_is_valid_python_whose_test_fails(stack: LocalStack) -> None:
+def test_skeleton_is_valid_python_whose_test_fails(stack: LocalStack) -> None:
     made = run(stack, "coder", "python-project__scaffold", SKELETON, "skeleton")
     tests = run(stack, "coder", "python-project__run-tests", {}, "skeleton")
 
@@ -133,7 +131,7 @@ def test_a_skeleton_is_valid_python_whose_test_fails(stack: LocalStack) -> None:
     assert counts == {"passed": False, "ran": 1, "failures": 1, "errors": 0}
 
 
-def test_a_skeleton_never_overwrites_files(stack: LocalStack) -> None:
+def test_skeleton_never_overwrites_files(stack: LocalStack) -> None:
     run(stack, "coder", "python-project__scaffold", SKELETON, "twice")
     error = run(stack, "coder", "python-project__scaffold", SKELETON, "twice").error
 
@@ -150,7 +148,7 @@ def test_reserved_words_cannot_be_names(stack: LocalStack) -> None:
 
 
 @pytest.mark.requirement("context.workdir.of-the-instance", "context.workdir.default-of-file-tools")
-def test_the_reviewer_sees_the_coders_files_of_the_same_instance_only(stack: LocalStack) -> None:
+def test_reviewer_sees_coders_files_of_same_instance_only(stack: LocalStack) -> None:
     source = '"""Module."""\n\ndef f():\n    return "' + "x" * 90 + '"\n'
     run(stack, "coder", "file-system__write", {"path": "pkg/a.py", "content": source}, "shared")
 
@@ -168,7 +166,7 @@ def test_the_reviewer_sees_the_coders_files_of_the_same_instance_only(stack: Loc
     assert other.output == {"files": 0, "count": 0, "findings": []}
 
 
-def test_a_file_that_is_not_python_is_a_finding(stack: LocalStack) -> None:
+def test_file_that_is_not_python_is_finding(stack: LocalStack) -> None:
     run(stack, "coder", "file-system__write", {"path": "bad.py", "content": "def (\n"}, "bad")
     result = run(stack, "reviewer", "review__style", {}, "bad")
 
@@ -176,7 +174,7 @@ def test_a_file_that_is_not_python_is_a_finding(stack: LocalStack) -> None:
 
 
 @pytest.mark.parametrize("glob", ["../**/*.py", "/usr/lib/**/*.py"])
-def test_the_reviewer_stays_inside_the_workdir(stack: LocalStack, glob: str) -> None:
+def test_reviewer_stays_inside_workdir(stack: LocalStack, glob: str) -> None:
     error = run(stack, "reviewer", "review__style", {"glob": glob}, "outside").error
 
     assert error is not None

@@ -12,7 +12,7 @@ from workers.extensions.state import ExtensionState, RedisState
 PAUSES = 4
 
 
-def test_each_operation_waits_until_redis_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_state_operation_waits_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = list[float]()
 
     def pause(seconds: float) -> None:
@@ -35,7 +35,7 @@ def test_each_operation_waits_until_redis_is_back(monkeypatch: pytest.MonkeyPatc
     assert len(pauses) == 3 * PAUSES
 
 
-def test_a_refusal_that_passes_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_that_passes_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as server, connect(server.url) as redis, connect(server.url) as operator:
         operator.replicaof("127.0.0.1", 9)
         monkeypatch.setattr(connections, "sleep", lambda _: operator.replicaof("NO", "ONE"))
@@ -44,7 +44,7 @@ def test_a_refusal_that_passes_is_waited_out(monkeypatch: pytest.MonkeyPatch) ->
         assert state.get("a", instance_key="i") == 1
 
 
-def test_a_refusal_that_stays_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_that_stays_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = list[float]()
     monkeypatch.setattr(connections, "sleep", pauses.append)
     with EmbeddedRedis() as server, connect(server.url) as redis:

@@ -72,7 +72,7 @@ def code_of(result: ToolCallResult) -> str:
     "middleware.tool-call-wraps-handler", "middleware.registration", "middleware.next", "middleware.context"
 )
 @pytest.mark.parametrize("tool", ["brush__paint", "brush__spray"])
-def test_layers_of_priorities_10_5_10_stand_around_plain_and_async_tools(client: Client, tool: str) -> None:
+def test_layers_wrap_plain_and_async_tools_by_priority(client: Client, tool: str) -> None:
     result = framed(client, tool=tool)
 
     assert result.output == {"order": ORDER, "got": {"colour": "red"}}
@@ -80,17 +80,17 @@ def test_layers_of_priorities_10_5_10_stand_around_plain_and_async_tools(client:
 
 
 @pytest.mark.requirement("middleware.args-reach-the-core")
-def test_the_handler_gets_the_arguments_that_a_middleware_has_made(client: Client) -> None:
+def test_handler_gets_arguments_that_middleware_has_made(client: Client) -> None:
     assert framed(client, "change").output["got"] == {"colour": "green", "coats": 2}
 
 
-def test_arguments_are_checked_after_the_last_middleware(client: Client) -> None:
+def test_arguments_are_checked_after_last_middleware(client: Client) -> None:
     broken = framed(client, "break")
     assert code_of(broken) == "E_TOOL_INVALID_ARGS"
     assert framed(client, "change", coats="many").status == "ok"  # what came was not valid, what went in is
 
 
-def test_next_a_second_time_is_refused_and_the_handler_runs_once(client: Client) -> None:
+def test_second_next_is_refused_and_handler_runs_once(client: Client) -> None:
     result = client.call(
         "framer",
         "brush__paint",
@@ -108,7 +108,7 @@ def test_next_a_second_time_is_refused_and_the_handler_runs_once(client: Client)
 
 
 @pytest.mark.requirement("middleware.context")
-def test_a_middleware_may_answer_itself(client: Client) -> None:
+def test_middleware_may_answer_itself(client: Client) -> None:
     result = framed(client, "answer")
 
     told = {"answered": "brush__paint", "id": result.tool_call_id}
@@ -116,7 +116,7 @@ def test_a_middleware_may_answer_itself(client: Client) -> None:
 
 
 @pytest.mark.parametrize("note", ["raise", "raise after"])
-def test_an_error_of_a_middleware_names_it(client: Client, note: str) -> None:
+def test_error_of_middleware_names_middleware(client: Client, note: str) -> None:
     result = framed(client, note)
 
     assert result.error is not None
@@ -132,7 +132,7 @@ def test_an_error_of_a_middleware_names_it(client: Client, note: str) -> None:
         ("forget", "returned nothing, without a result of next()"),
     ],
 )
-def test_a_middleware_without_a_usable_answer_is_told(client: Client, note: str, said: str) -> None:
+def test_unusable_answer_of_middleware_is_error(client: Client, note: str, said: str) -> None:
     result = framed(client, note)
 
     assert result.error is not None
@@ -140,11 +140,11 @@ def test_a_middleware_without_a_usable_answer_is_told(client: Client, note: str,
     assert said in result.error.message
 
 
-def test_a_middleware_may_catch_what_the_handler_raises(client: Client) -> None:
+def test_middleware_may_catch_handlers_error(client: Client) -> None:
     assert client.call("framer", "brush__fail", {}, timeout=30).output == {"rescued": "the pot is empty"}
 
 
-def test_limits_isolation_and_large_outputs_work_inside_of_middlewares(client: Client) -> None:
+def test_limits_isolation_and_large_outputs_work_inside_middlewares(client: Client) -> None:
     late = client.call("framer", "brush__wait", {}, timeout_seconds=0.5, timeout=30)
     apart = client.call("framer", "brush__apart", {}, timeout=30)
     large = client.call("framer", "brush__large", {"characters": 300_000}, timeout=30)
@@ -154,7 +154,7 @@ def test_limits_isolation_and_large_outputs_work_inside_of_middlewares(client: C
     assert large.meta.output_file is not None
 
 
-def test_a_plain_handler_never_runs_on_the_event_loop(client: Client) -> None:
+def test_plain_handler_never_runs_on_event_loop(client: Client) -> None:
     framed, *others = (
         client.call(agent, "brush__where", {}, timeout=30).output for agent in ("framer", "joiner", "walker")
     )
@@ -162,7 +162,7 @@ def test_a_plain_handler_never_runs_on_the_event_loop(client: Client) -> None:
     assert all(name.startswith("goondan-call-") for name in (framed["got"], *others))
 
 
-def test_a_middleware_that_hangs_ends_when_its_call_is_cancelled(client: Client) -> None:
+def test_hanging_middleware_ends_when_call_is_cancelled(client: Client) -> None:
     call = client.submit("framer", "brush__paint", {"colour": "red", "notes": "hang"})
     wait_until(lambda: call.status() == "running")
 
@@ -171,7 +171,7 @@ def test_a_middleware_that_hangs_ends_when_its_call_is_cancelled(client: Client)
     assert code_of(call.result(30)) == "E_TOOL_CANCELLED"
 
 
-def test_a_plain_handler_inside_of_middlewares_sees_that_its_call_is_cancelled(client: Client) -> None:
+def test_plain_handler_inside_middlewares_sees_cancellation(client: Client) -> None:
     call = client.submit("framer", "brush__wait", {}, instance_key="cancelled")
     wait_until(call.progress)  # one that is cancelled before its handler begins is not run
 
@@ -186,7 +186,7 @@ def test_a_plain_handler_inside_of_middlewares_sees_that_its_call_is_cancelled(c
     assert left()["got"] == "stopped"
 
 
-def test_a_middleware_that_hangs_ends_with_the_time_of_its_call(client: Client) -> None:
+def test_hanging_middleware_ends_at_call_time_limit(client: Client) -> None:
     args = {"colour": "red", "notes": "hang"}
     result = client.call("framer", "brush__paint", args, timeout_seconds=0.3, timeout=30)
 
@@ -199,7 +199,7 @@ def test_plain_middlewares_may_block_and_keep_state(client: Client) -> None:
 
 
 @pytest.mark.requirement("dynamic.register")
-def test_the_documents_weather_tool_asks_a_server(client: Client) -> None:
+def test_documents_weather_tool_asks_server(client: Client) -> None:
     found = client.call("painter", "weather__get", {"city": "Seoul"}, timeout=30)
     unknown = client.call("painter", "weather__get", {"city": "Nowhere"}, timeout=30)
     wrong = client.call("painter", "weather__get", {"town": "Seoul"}, timeout=30)
@@ -211,7 +211,7 @@ def test_the_documents_weather_tool_asks_a_server(client: Client) -> None:
 
 
 @pytest.mark.requirement("registry.dynamic-tools")
-def test_a_dynamic_tool_stands_in_the_catalog_that_producers_see(extensions_stack: LocalStack) -> None:
+def test_dynamic_tool_stands_in_catalog_that_producers_see(extensions_stack: LocalStack) -> None:
     with Client.connect(extensions_stack.redis_url) as stranger:
         catalogs = [one.catalog("painter") for one in (stranger, extensions_stack.client)]
 
@@ -222,7 +222,7 @@ def test_a_dynamic_tool_stands_in_the_catalog_that_producers_see(extensions_stac
         assert item["source"] == {"type": "extension", "name": "weather"}
 
 
-def test_the_command_shows_dynamic_tools_and_without_redis_the_declared_ones(
+def test_catalog_command_shows_dynamic_tools_only_with_redis(
     extensions_stack: LocalStack,
 ) -> None:
     words = ("catalog", "painter", "--json")
@@ -234,7 +234,7 @@ def test_the_command_shows_dynamic_tools_and_without_redis_the_declared_ones(
     assert "Tools of the agent's extensions are missing" in declared.stderr
 
 
-def test_a_tool_registered_in_a_call_is_not_reached_without_a_step(client: Client) -> None:
+def test_tool_registered_in_call_is_unreachable_without_step(client: Client) -> None:
     def call(tool: str, turn_id: str = "turn-of-the-vine") -> ToolCallResult:
         return client.call("painter", tool, {"name": "vine__climb"}, turn_id=turn_id, timeout=30)
 
@@ -243,7 +243,7 @@ def test_a_tool_registered_in_a_call_is_not_reached_without_a_step(client: Clien
     assert [call("memory__wither", turn).output for turn in ("another", "turn-of-the-vine")] == [False, True]
 
 
-def test_state_is_kept_for_each_instance_and_seen_by_other_workers(extensions_stack: LocalStack) -> None:
+def test_state_per_instance_is_seen_by_other_workers(extensions_stack: LocalStack) -> None:
     client = extensions_stack.client
 
     def count(instance: str) -> Any:
@@ -260,7 +260,7 @@ def test_state_is_kept_for_each_instance_and_seen_by_other_workers(extensions_st
     extensions_stack.start_worker()
 
 
-def test_listeners_hear_of_calls_and_one_that_fails_disturbs_nobody(client: Client) -> None:
+def test_listeners_hear_calls_and_failing_listener_disturbs_nobody(client: Client) -> None:
     for tool in ("brush__where", "brush__fail"):
         client.call("painter", tool, {}, instance_key="heard", timeout=30)
 
@@ -279,7 +279,7 @@ def test_extensions_hear_that_their_worker_stops(tmp_path: Path) -> None:
     assert said.read_text() == "stopped"
 
 
-def test_a_worker_whose_extension_fails_does_not_start(tmp_path: Path, extensions_stack: LocalStack) -> None:
+def test_worker_whose_extension_fails_does_not_start(tmp_path: Path, extensions_stack: LocalStack) -> None:
     shutil.copytree(EXTENSIONS_BUNDLE, tmp_path / "bundle")
     (tmp_path / "bundle/extensions/frames.py").write_text(
         "def register(api):\n    api.pipeline.register('toolcall', print)\n"

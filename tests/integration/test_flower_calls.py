@@ -183,9 +183,7 @@ def end_eight_ways(stack: LocalStack, url: str, worker: Worker) -> dict[str, Pen
     return calls
 
 
-def test_flower_shows_how_each_of_eight_calls_has_ended_and_none_runs_on_a_dead_worker(
-    stack: LocalStack, url: str, worker: Worker
-) -> None:
+def test_flower_shows_eight_endings_and_idle_dead_worker(stack: LocalStack, url: str, worker: Worker) -> None:
     known = {row["hostname"] for row in workers_page(url)} - set(alive(url))
 
     def rows() -> list[dict[str, Any]]:
@@ -237,7 +235,7 @@ def test_flower_shows_how_each_of_eight_calls_has_ended_and_none_runs_on_a_dead_
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_call_that_is_tried_again_and_a_request_end_as_they_do(stack: LocalStack, url: str) -> None:
+def test_retried_call_and_request_succeed_in_flower(stack: LocalStack, url: str) -> None:
     again = submit(stack, "flaky")
     answer = stack.client.request("coder", "Write the notes.", timeout=PATIENCE)
 
@@ -251,7 +249,7 @@ def test_a_call_that_is_tried_again_and_a_request_end_as_they_do(stack: LocalSta
     assert "SUCCESS" in page(f"{url}/task/{again.id}")
 
 
-def test_calls_that_no_worker_has_had_end_in_flower_too(stack: LocalStack, url: str, worker: Worker) -> None:
+def test_calls_without_worker_also_end_in_flower(stack: LocalStack, url: str, worker: Worker) -> None:
     kill(worker)
     waiting = submit(stack, "add", a=1, b=2)
     waiting.cancel()
@@ -262,7 +260,7 @@ def test_calls_that_no_worker_has_had_end_in_flower_too(stack: LocalStack, url: 
     assert "producer" not in {row["hostname"] for row in workers_page(url)}
 
 
-def test_a_worker_that_stops_before_its_call_has_ended_says_so_and_has_no_active_calls(
+def test_stopping_worker_reports_unfinished_call_and_shows_none_active(
     stack: LocalStack, url: str, worker: Worker
 ) -> None:
     call = submit(stack, "stay")

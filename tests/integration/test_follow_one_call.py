@@ -56,7 +56,7 @@ def is_in_order(names: Sequence[str], called: Sequence[str]) -> list[str]:
     return [name for name in names if name not in rest]
 
 
-def test_the_page_follows_a_real_call(tmp_path: Path) -> None:
+def test_page_follows_real_call(tmp_path: Path) -> None:
     road, place = written_road(), tmp_path / "names"
     with traced() as of_producer, LocalStack(CALLS_BUNDLE, agents=[AGENT], workers=0) as stack:
         worker = subprocess.Popen(

@@ -47,41 +47,41 @@ def output(stack: LocalStack, tool: str, args: dict[str, Any], agent: str = "for
 
 @pytest.mark.parametrize("leave", STATUSES)
 @pytest.mark.parametrize("tool", ["plain", "retried", "coroutine", "beside", "isolated"])
-def test_a_forked_child_ends_when_it_leaves_the_handler(stack: LocalStack, tool: str, leave: str) -> None:
+def test_forked_child_ends_when_it_leaves_handler(stack: LocalStack, tool: str, leave: str) -> None:
     assert output(stack, tool, {"leave": leave}) == STATUSES[leave]
 
 
-def test_a_forked_child_ends_when_its_async_handler_suspends(stack: LocalStack) -> None:
+def test_forked_child_ends_when_its_async_handler_suspends(stack: LocalStack) -> None:
     assert output(stack, "suspended", {"leave": "return"}) == 0
 
 
 @pytest.mark.parametrize("leave", STATUSES)
-def test_a_child_forked_below_a_middleware_does_not_reach_it(stack: LocalStack, leave: str) -> None:
+def test_child_forked_in_handler_never_reaches_middleware(stack: LocalStack, leave: str) -> None:
     assert output(stack, "plain", {"leave": leave}, "wrapped") == STATUSES[leave]
 
 
-def test_a_child_that_a_middleware_forks_ends_when_it_leaves_that(stack: LocalStack) -> None:
+def test_child_forked_by_middleware_ends_when_leaving_middleware(stack: LocalStack) -> None:
     assert output(stack, "pid", {"leave": "middleware"}, "wrapped") == {"status": 0}
 
 
-def test_a_forked_process_can_be_terminated(stack: LocalStack) -> None:
+def test_forked_process_can_be_terminated(stack: LocalStack) -> None:
     assert output(stack, "terminated", {}) == -15
 
 
-def test_progress_of_a_forked_child_does_not_reach_redis(stack: LocalStack) -> None:
+def test_progress_of_forked_child_does_not_reach_redis(stack: LocalStack) -> None:
     call = stack.client.submit("forker", "fork__reporting")
 
     assert call.result(PATIENCE).output == 0
     assert call.progress() is None
 
 
-def test_multiprocessing_that_spawns_works_in_a_handler(stack: LocalStack) -> None:
+def test_multiprocessing_that_spawns_works_in_handler(stack: LocalStack) -> None:
     assert output(stack, "spawned", {}) == [6, 24]
     assert len(stack.client.workers()) == 1
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("tool", ["spread", "spread_isolated"])
-def test_new_processes_import_functions_of_the_entry_file(stack: LocalStack, tool: str, method: str) -> None:
+def test_new_processes_import_functions_of_entry_file(stack: LocalStack, tool: str, method: str) -> None:
     assert output(stack, tool, {"method": method}) == [5, [2, 6], 12]
     assert len(stack.client.workers()) == 1

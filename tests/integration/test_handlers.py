@@ -13,7 +13,7 @@ PATIENCE = 60
 
 
 @pytest.mark.requirement("error.as-result", "error.code", "error.name", "error.message", "error.suggestion")
-def test_what_a_handler_raises_is_the_error(client: Client) -> None:
+def test_exception_of_handler_is_error_of_result(client: Client) -> None:
     result = client.call("smith", "odd__raises", {"kind": "forge", "message": "cold"}, timeout=PATIENCE)
     assert result.error is not None
     assert result.error.to_wire() == {
@@ -26,7 +26,7 @@ def test_what_a_handler_raises_is_the_error(client: Client) -> None:
 
 
 @pytest.mark.requirement("error.message-limit", "error.truncation")
-def test_the_tools_error_message_limit_holds(client: Client) -> None:
+def test_tools_error_message_limit_holds(client: Client) -> None:
     result = client.call("smith", "odd__raises", {"kind": "value", "message": "x" * 99}, timeout=PATIENCE)
     _, message = error_of(result)
     assert message == "x" * 25 + "... (truncated)"
@@ -50,7 +50,7 @@ def test_the_tools_error_message_limit_holds(client: Client) -> None:
         ("odd__exits", {}, "E_TOOL"),
     ],
 )
-def test_call_has_the_same_outcome_in_a_new_instance_and_in_one_that_its_worker_knows(
+def test_call_outcome_is_same_in_new_and_known_instance(
     client: Client, tool: str, args: dict[str, Any], outcome: str
 ) -> None:
     """Calls of plain tools in an instance that the worker knows are run on a shorter road."""
@@ -69,7 +69,7 @@ def test_call_has_the_same_outcome_in_a_new_instance_and_in_one_that_its_worker_
 
 
 @pytest.mark.parametrize("kind", ["interrupt", "generator", "memory"])
-def test_no_exception_takes_the_worker_down(client: Client, kind: str) -> None:
+def test_no_exception_takes_worker_down(client: Client, kind: str) -> None:
     code, _ = error_of(client.call("smith", "odd__raises", {"kind": kind}, timeout=PATIENCE))
     assert code == "E_TOOL"
     assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
@@ -83,21 +83,21 @@ def test_no_exception_takes_the_worker_down(client: Client, kind: str) -> None:
     ],
 )
 @pytest.mark.requirement("error.as-result")
-def test_a_handler_that_misbehaves_is_a_result(client: Client, tool: str, code: str) -> None:
+def test_handler_that_misbehaves_is_result(client: Client, tool: str, code: str) -> None:
     assert error_of(client.call("smith", tool, timeout=PATIENCE))[0] == code
 
 
-def test_a_handler_file_with_a_syntax_error_is_a_result(client: Client) -> None:
+def test_handler_file_with_syntax_error_is_result(client: Client) -> None:
     code, message = error_of(client.call("smith", "broken__run", timeout=PATIENCE))
     assert code == "E_TOOL_NOT_FOUND"
     assert "broken.py:1: invalid syntax" in message
 
 
-def test_a_handler_that_prints_a_hundred_thousand_lines_ends_well(client: Client) -> None:
+def test_handler_that_prints_hundred_thousand_lines_ends_well(client: Client) -> None:
     assert client.call("smith", "odd__prints", timeout=PATIENCE).output == "printed"
 
 
-def test_a_task_of_a_handler_that_exits_leaves_the_event_loop_alone(client: Client, tmp_path: Any) -> None:
+def test_task_of_exiting_handler_spares_event_loop(client: Client, tmp_path: Any) -> None:
     code, _ = error_of(client.call("smith", "odd__exits-in-a-task", timeout=PATIENCE))
     assert code == "E_TOOL"
     args = {"place": str(tmp_path), "guests": 1}
@@ -106,13 +106,13 @@ def test_a_task_of_a_handler_that_exits_leaves_the_event_loop_alone(client: Clie
 
 @pytest.mark.requirement("handler.sync-and-async", "handler.signature")
 @pytest.mark.parametrize("tool", ["meeting__sync", "meeting__async"])
-def test_eight_calls_run_at_the_same_time(client: Client, tmp_path: Any, tool: str) -> None:
+def test_eight_calls_run_at_same_time(client: Client, tmp_path: Any, tool: str) -> None:
     args = {"place": str(tmp_path), "guests": 8}
     calls = client.submit_many([{"agentName": "smith", "toolName": tool, "args": args}] * 8)
     assert all(call.result(PATIENCE).output["met"] for call in calls)
 
 
-def test_more_calls_than_places_do_not_run_at_the_same_time(client: Client, tmp_path: Any) -> None:
+def test_calls_beyond_slots_do_not_run_concurrently(client: Client, tmp_path: Any) -> None:
     args = {"place": str(tmp_path), "guests": 9}
     calls = client.submit_many([{"agentName": "smith", "toolName": "meeting__async", "args": args}] * 9)
     wait_until(lambda: len(list(tmp_path.iterdir())) == 8)

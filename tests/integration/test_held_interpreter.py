@@ -74,9 +74,7 @@ def guard_of(worker: "subprocess.Popen[bytes]") -> int:
     return guard
 
 
-def test_a_handler_that_holds_the_interpreter_past_its_lease_runs_once(
-    stack: LocalStack, place: Path
-) -> None:
+def test_handler_holding_interpreter_past_lease_runs_once(stack: LocalStack, place: Path) -> None:
     [worker] = stack.workers
     beside = stack.client.submit("holder", "hold__beside", {"place": str(place)})
     wait_until(lambda: noted(place, "beside"), PATIENCE)
@@ -94,7 +92,7 @@ def test_a_handler_that_holds_the_interpreter_past_its_lease_runs_once(
     assert stack.client.call("holder", "hold__nothing", timeout=PATIENCE).status == "ok"
 
 
-def test_a_held_call_ends_at_its_limit_and_is_not_run_again(stack: LocalStack, place: Path) -> None:
+def test_held_interpreter_call_ends_at_limit_without_rerun(stack: LocalStack, place: Path) -> None:
     call = hold(stack, place, "briefly")
     stack.start_worker()
 
@@ -105,7 +103,7 @@ def test_a_held_call_ends_at_its_limit_and_is_not_run_again(stack: LocalStack, p
     assert len(noted(place)) == 1
 
 
-def test_a_stopped_worker_whose_interpreter_is_held_loses_its_leases(stack: LocalStack, place: Path) -> None:
+def test_frozen_worker_with_held_interpreter_loses_leases(stack: LocalStack, place: Path) -> None:
     [worker] = stack.workers
     call = hold(stack, place)
     other = stack.start_worker()
@@ -118,7 +116,7 @@ def test_a_stopped_worker_whose_interpreter_is_held_loses_its_leases(stack: Loca
     worker.send_signal(signal.SIGCONT)
 
 
-def test_a_guard_that_dies_is_replaced_and_keeps_the_leases(stack: LocalStack, place: Path) -> None:
+def test_guard_that_dies_is_replaced_and_keeps_leases(stack: LocalStack, place: Path) -> None:
     [worker] = stack.workers
     killed = guard_of(worker)
     os.kill(killed, signal.SIGKILL)
@@ -134,7 +132,7 @@ def test_a_guard_that_dies_is_replaced_and_keeps_the_leases(stack: LocalStack, p
     assert len(noted(place)) == 1
 
 
-def test_the_guard_of_a_killed_worker_ends_and_keeps_nothing(stack: LocalStack, place: Path) -> None:
+def test_guard_of_killed_worker_ends_and_keeps_nothing(stack: LocalStack, place: Path) -> None:
     [worker] = stack.workers
     call, guard = hold(stack, place), guard_of(worker)
     other = stack.start_worker()
@@ -148,9 +146,7 @@ def test_the_guard_of_a_killed_worker_ends_and_keeps_nothing(stack: LocalStack, 
     assert call.result(PATIENCE).output == {"pid": other.pid}
 
 
-def test_a_worker_whose_interpreter_is_held_ends_after_its_grace_period(
-    stack: LocalStack, place: Path
-) -> None:
+def test_worker_with_held_interpreter_ends_after_grace(stack: LocalStack, place: Path) -> None:
     [worker] = stack.workers
     hold(stack, place)
     guard = guard_of(worker)
@@ -161,7 +157,7 @@ def test_a_worker_whose_interpreter_is_held_ends_after_its_grace_period(
     wait_until(lambda: not runs(guard), PATIENCE)
 
 
-def test_a_worker_that_drains_in_order_leaves_no_guard_and_has_no_delay(stack: LocalStack) -> None:
+def test_orderly_drain_leaves_no_guard_or_delay(stack: LocalStack) -> None:
     [worker] = stack.workers
     guard = guard_of(worker)
 

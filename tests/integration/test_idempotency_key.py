@@ -25,9 +25,7 @@ def shop() -> Iterator[LocalStack]:
         yield stack
 
 
-def test_a_call_with_the_key_of_another_has_its_output_and_its_own_identity(
-    shop: LocalStack, diary: Diary
-) -> None:
+def test_call_sharing_key_gets_output_but_own_identity(shop: LocalStack, diary: Diary) -> None:
     wire = [
         diary.call("once__work", "same", idempotencyKey="k-1", toolCallId=f"call_{number}")
         for number in range(3)
@@ -40,7 +38,7 @@ def test_a_call_with_the_key_of_another_has_its_output_and_its_own_identity(
     assert diary.started() == ["same"]
 
 
-def test_calls_submitted_at_once_wait_for_the_first_without_a_place(shop: LocalStack, diary: Diary) -> None:
+def test_calls_with_one_key_await_first_without_slot(shop: LocalStack, diary: Diary) -> None:
     wire = [diary.call("once__work", "same", idempotencyKey="k-2", gate=str(diary.gate))] * 40
     calls = shop.client.submit_many(wire)
     free = shop.client.submit_many([diary.call("free__work", f"f{number}") for number in range(20)])
@@ -50,7 +48,7 @@ def test_calls_submitted_at_once_wait_for_the_first_without_a_place(shop: LocalS
     assert diary.started().count("same") == 1
 
 
-def test_other_arguments_under_the_callers_key_are_a_conflict(shop: LocalStack, diary: Diary) -> None:
+def test_other_arguments_under_callers_key_are_conflict(shop: LocalStack, diary: Diary) -> None:
     first, other = (
         shop.client.submit_many([diary.call("once__work", name, idempotencyKey="k-3")])[0].result(PATIENCE)
         for name in ("one", "two")
@@ -62,7 +60,7 @@ def test_other_arguments_under_the_callers_key_are_a_conflict(shop: LocalStack, 
     assert diary.started() == ["one"]
 
 
-def test_an_export_names_the_arguments_that_make_calls_the_same(shop: LocalStack, diary: Diary) -> None:
+def test_export_names_arguments_that_make_calls_same(shop: LocalStack, diary: Diary) -> None:
     wire = [
         diary.call("once__order", name, order=order) for name, order in (("a", "1"), ("b", "1"), ("c", "2"))
     ]
@@ -71,13 +69,13 @@ def test_an_export_names_the_arguments_that_make_calls_the_same(shop: LocalStack
     assert diary.started() == ["a", "c"]
 
 
-def test_the_callers_key_goes_before_that_of_the_export(shop: LocalStack, diary: Diary) -> None:
+def test_callers_key_goes_before_that_of_export(shop: LocalStack, diary: Diary) -> None:
     wire = [diary.call("once__order", name, order="9", idempotencyKey=f"own-{name}") for name in "ab"]
     results = [call.result(PATIENCE) for call in shop.client.submit_many(wire)]
     assert [result.output for result in results] == [{"name": "a"}, {"name": "b"}]
 
 
-def test_the_same_key_for_another_tool_is_another_key(shop: LocalStack, diary: Diary) -> None:
+def test_same_key_for_another_tool_is_another_key(shop: LocalStack, diary: Diary) -> None:
     wire = [
         diary.call(tool, "same", order="5", idempotencyKey="k-4") for tool in ("once__work", "once__order")
     ]
@@ -85,7 +83,7 @@ def test_the_same_key_for_another_tool_is_another_key(shop: LocalStack, diary: D
     assert diary.started() == ["same", "same"]
 
 
-def test_after_an_error_the_next_call_runs_for_itself(shop: LocalStack, diary: Diary) -> None:
+def test_after_error_next_call_runs_for_itself(shop: LocalStack, diary: Diary) -> None:
     wire = diary.call("once__order", "fails", order="7", code="E_SHOP_CLOSED", gate=str(diary.gate))
     calls = shop.client.submit_many([wire, wire])
     wait_until(lambda: diary.started() == ["fails"])
@@ -94,7 +92,7 @@ def test_after_an_error_the_next_call_runs_for_itself(shop: LocalStack, diary: D
     assert diary.started() == ["fails", "fails"]
 
 
-def test_an_unknown_outcome_is_that_of_every_call_with_the_key(diary: Diary) -> None:
+def test_unknown_outcome_covers_all_calls_with_key(diary: Diary) -> None:
     environment = {"GOONDAN_LEASE_SECONDS": "2"}
     with LocalStack(BUNDLE, agents=["clerk"], environment=environment) as stack:
         wire = diary.call("once__work", "same", idempotencyKey="k-5", gate=str(diary.gate))

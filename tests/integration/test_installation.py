@@ -129,7 +129,7 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment(folder)
 
 
-def test_the_host_of_typescript_its_types_and_the_starters_are_in_the_wheel(light: Environment) -> None:
+def test_wheel_contains_typescript_host_types_and_starters(light: Environment) -> None:
     [wheel] = light.folder.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     kept = ROOT / "goondan_tasks"
@@ -167,7 +167,7 @@ def advice(extra: str) -> tuple[str, str]:
     return "E_CONFIG_PACKAGE_NOT_INSTALLED", f"Install it with its extra: {command}"
 
 
-def test_the_client_alone_calls_a_tool_of_a_worker_elsewhere(light: Environment, stack: LocalStack) -> None:
+def test_client_alone_calls_tool_of_worker_elsewhere(light: Environment, stack: LocalStack) -> None:
     done = light.run("python", "-W", "error", "-c", CALL, GOONDAN_REDIS_URL=stack.redis_url)
 
     assert (done.stdout, done.stderr) == ("ok done\n", "")
@@ -177,13 +177,13 @@ def test_the_client_alone_calls_a_tool_of_a_worker_elsewhere(light: Environment,
     ("program", "extra"),
     [(STACK, "worker,embedded"), (OAUTH_KEY, "oauth")],
 )
-def test_a_program_names_the_missing_extra(light: Environment, program: str, extra: str) -> None:
+def test_program_names_missing_extra(light: Environment, program: str, extra: str) -> None:
     done = light.run("python", "-c", TELL, program)
 
     assert told(done.stdout) == advice(extra)
 
 
-def test_an_extension_names_the_missing_extra(light: Environment) -> None:
+def test_extension_names_missing_extra(light: Environment) -> None:
     code, suggestion = told(light.run("python", "-c", TELL, MCP).stdout)
 
     assert (code, suggestion) == ("E_EXT_INIT", advice("mcp")[1])
@@ -201,7 +201,7 @@ def test_the_program_names_the_missing_extra(light: Environment, command: str, e
     )
 
 
-def test_a_command_names_the_missing_extra(light: Environment, typer_path: str, stack: LocalStack) -> None:
+def test_command_names_missing_extra(light: Environment, typer_path: str, stack: LocalStack) -> None:
     variables = {"GOONDAN_REDIS_URL": stack.redis_url, "GOONDAN_STATE_ROOT": str(light.folder / "state")}
     commands = json.dumps([f"{command} --json".split() for command in COMMANDS])
     done = light.run("python", "-c", RUN, commands, PYTHONPATH=typer_path, **variables)

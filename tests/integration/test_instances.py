@@ -68,7 +68,7 @@ def known(client: Client) -> set[str]:
     return {info.instance_key for info in client.instances()}
 
 
-def test_of_fifty_who_spawn_at_once_one_makes_the_instance(table: Instances) -> None:
+def test_fifty_concurrent_spawns_make_one_instance(table: Instances) -> None:
     def spawn(number: int) -> tuple[bool, str | None]:
         owner = ("smith", f"owner-{number}")
         spawned = table.spawn("smith", "wanted", workspace="calls", owner=owner, cwd=f"d{number}")
@@ -83,7 +83,7 @@ def test_of_fifty_who_spawn_at_once_one_makes_the_instance(table: Instances) -> 
     assert record.parts[0].owner == ("smith", f"owner-{winner}")
 
 
-def test_the_directory_of_a_spawned_instance_is_where_its_calls_work(
+def test_spawned_instances_calls_work_in_its_directory(
     client: Client, table: Instances, calls_stack: LocalStack
 ) -> None:
     host = workdir_of(client, "host")
@@ -97,7 +97,7 @@ def test_the_directory_of_a_spawned_instance_is_where_its_calls_work(
     assert len(client.read_output(large.meta.id, timeout=PATIENCE).data) > 0
 
 
-def test_a_directory_that_leads_outside_since_is_refused(
+def test_directory_that_leads_outside_since_is_refused(
     client: Client, table: Instances, tmp_path: Path
 ) -> None:
     instances = workdir_of(client, "any").parents[1]
@@ -109,7 +109,7 @@ def test_a_directory_that_leads_outside_since_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_instance_with_a_running_call_is_deleted_only_after_it(client: Client, tmp_path: Path) -> None:
+def test_instance_deletion_waits_for_running_call(client: Client, tmp_path: Path) -> None:
     key = "telegram:1/.."
     call = client.submit("smith", "patient__waits", {"place": str(tmp_path)}, instance_key=key)
     wait_until(lambda: (tmp_path / "began").exists(), PATIENCE)
@@ -127,7 +127,7 @@ def test_an_instance_with_a_running_call_is_deleted_only_after_it(client: Client
     assert workdir_of(client, key) == Path(removal.path) / "workspace"
 
 
-def test_a_worker_that_knew_the_instance_gets_a_new_directory_at_once(client: Client) -> None:
+def test_worker_recreates_deleted_instance_directory_at_once(client: Client) -> None:
     workdir = workdir_of(client, "gone")
     (workdir / "file").touch()
     client.delete_instance("gone")
@@ -136,7 +136,7 @@ def test_a_worker_that_knew_the_instance_gets_a_new_directory_at_once(client: Cl
     assert "gone" in known(client)
 
 
-def test_a_deletion_killed_in_the_middle_has_lost_nothing(
+def test_deletion_killed_in_middle_has_lost_nothing(
     client: Client, redis: Redis, env: dict[str, str]
 ) -> None:
     workdir = workdir_of(client, "survivor")
@@ -174,7 +174,7 @@ def test_instances_unused_for_long_are_collected(
     assert call.result(PATIENCE).status == "ok"
 
 
-def test_the_command_line_lists_and_deletes(client: Client, env: dict[str, str]) -> None:
+def test_command_line_lists_and_deletes(client: Client, env: dict[str, str]) -> None:
     workdir = workdir_of(client, "한글 " + "x" * 300)
     rows = goondan("instances", "--agent", "smith", "--json", env=env).document
     [row] = [row for row in rows if row["instanceKey"].startswith("한글")]
@@ -187,7 +187,7 @@ def test_the_command_line_lists_and_deletes(client: Client, env: dict[str, str])
     assert (again.exit_code, again.document["error"]["code"]) == (2, "E_INSTANCE_NOT_FOUND")
 
 
-def test_from_a_machine_with_another_state_root_it_is_said_that_the_files_stay(
+def test_delete_from_other_state_root_reports_remaining_files(
     client: Client, env: dict[str, str], tmp_path: Path
 ) -> None:
     workdir = workdir_of(client, "far")
@@ -206,22 +206,20 @@ async def deleted_by_coroutine(url: str) -> set[str]:
         return {info.instance_key for info in await client.instances("smith")}
 
 
-def test_coroutines_do_the_same(
-    client: Client, calls_stack: LocalStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coroutines_do_same(client: Client, calls_stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
     workdir = workdir_of(client, "by-coroutine")
     monkeypatch.setenv("GOONDAN_STATE_ROOT", str(calls_stack.state_root))
     assert "by-coroutine" not in asyncio.run(deleted_by_coroutine(calls_stack.redis_url))
     assert not workdir.exists()
 
 
-def test_a_redis_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_redis_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_CONNECT_TIMEOUT_SECONDS", "0")
     with pytest.raises(BrokerUnreachableError):
         Client.connect("redis://127.0.0.1:1/0").instances()
 
 
-def test_a_worker_removes_what_is_past_the_swarms_time(tmp_path: Path) -> None:
+def test_worker_removes_instances_past_swarms_lifetime(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     documents = [

@@ -62,29 +62,29 @@ def parent(pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def test_the_same_child_takes_one_call_after_the_other(stack: LocalStack, call: Call) -> None:
+def test_same_child_takes_one_call_after_other(stack: LocalStack, call: Call) -> None:
     pids = {call("apart__pid").output for _ in range(3)}
     assert len(pids) == 1
     assert pids != {stack.workers[0].pid}
 
 
-def test_an_export_with_another_limit_of_memory_has_another_child(call: Call) -> None:
+def test_export_with_other_memory_limit_has_other_child(call: Call) -> None:
     assert call("small__pid").output != call("apart__pid").output
 
 
-def test_an_async_handler_runs_in_the_child(stack: LocalStack, call: Call) -> None:
+def test_async_handler_runs_in_child(stack: LocalStack, call: Call) -> None:
     assert call("apart__async").output == call("apart__pid").output
 
 
 @pytest.mark.parametrize("tool", ["sleeps", "stubborn"])
-def test_a_handler_past_its_limit_is_ended(call: Call, tmp_path: Path, tool: str) -> None:
+def test_handler_past_its_limit_is_ended(call: Call, tmp_path: Path, tool: str) -> None:
     mark = tmp_path / "pid"
     result = call(f"apart__{tool}", {"mark": str(mark)}, timeout_seconds=1)
     assert ended(result) == ("E_TOOL_TIMEOUT", "The tool did not finish within 1 s.")
     assert not runs(pid_in(mark))
 
 
-def test_with_the_handler_ends_what_it_started_in_another_session(call: Call, tmp_path: Path) -> None:
+def test_processes_in_another_session_end_with_handler(call: Call, tmp_path: Path) -> None:
     mark = tmp_path / "daemon"
     result = call("apart__daemon", {"mark": str(mark)}, timeout_seconds=2)
     assert error_of(result).code == "E_TOOL_TIMEOUT"
@@ -92,7 +92,7 @@ def test_with_the_handler_ends_what_it_started_in_another_session(call: Call, tm
 
 
 @pytest.mark.parametrize("tool", ["tidies", "tidies-async"])
-def test_a_handler_that_is_ended_can_tidy_up(call: Call, tmp_path: Path, tool: str) -> None:
+def test_handler_that_is_ended_can_tidy_up(call: Call, tmp_path: Path, tool: str) -> None:
     tidied = tmp_path / "tidied"
     args = {"mark": str(tmp_path / "pid"), "tidied": str(tidied)}
     assert error_of(call(f"apart__{tool}", args, timeout_seconds=1)).code == "E_TOOL_TIMEOUT"
@@ -107,25 +107,25 @@ def test_a_handler_that_is_ended_can_tidy_up(call: Call, tmp_path: Path, tool: s
         ("small__exits", "The tool's process ended with exit status 3 (its memoryMb is 100)."),
     ],
 )
-def test_a_crash_of_the_child_is_the_calls_result(call: Call, tool: str, message: str) -> None:
+def test_crash_of_child_is_calls_result(call: Call, tool: str, message: str) -> None:
     assert ended(call(tool)) == ("E_TOOL_CRASHED", message)
 
 
-def test_a_crash_shows_where_in_the_workers_log(stack: LocalStack, call: Call) -> None:
+def test_crash_shows_where_in_workers_log(stack: LocalStack, call: Call) -> None:
     call("apart__segfault")
     log = stack.log(stack.workers[0])
     assert "about to fall" in log
     assert "casting.py" in log[log.index("Segmentation fault") :]
 
 
-def test_memory_beyond_the_limit_is_a_crash_that_names_it(call: Call) -> None:
+def test_exceeding_memory_limit_is_crash_naming_it(call: Call) -> None:
     assert call("small__grows", {"megabytes": 10}).output == 10 * 1_048_576
     crashed = ended(call("small__grows", {"megabytes": 200}))
     assert crashed == ("E_TOOL_CRASHED", "The tool ran out of memory (its memoryMb is 100).")
     assert call("apart__grows", {"megabytes": 200}).status == "ok"
 
 
-def test_a_child_killed_from_outside_is_a_crash(stack: LocalStack, call: Call, tmp_path: Path) -> None:
+def test_child_killed_from_outside_is_crash(stack: LocalStack, call: Call, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     running = stack.client.submit("founder", "apart__sleeps", {"mark": str(mark)})
     os.kill(pid_in(mark), signal.SIGKILL)
@@ -133,7 +133,7 @@ def test_a_child_killed_from_outside_is_a_crash(stack: LocalStack, call: Call, t
     assert crashed == ("E_TOOL_CRASHED", "The tool's process was ended by SIGKILL.")
 
 
-def test_a_child_killed_with_its_guard_is_a_crash(stack: LocalStack, call: Call, tmp_path: Path) -> None:
+def test_child_killed_with_its_guard_is_crash(stack: LocalStack, call: Call, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     running = stack.client.submit("founder", "apart__sleeps", {"mark": str(mark)})
     child = pid_in(mark)
@@ -142,7 +142,7 @@ def test_a_child_killed_with_its_guard_is_a_crash(stack: LocalStack, call: Call,
     wait_until(lambda: not runs(child))
 
 
-def test_the_death_of_an_idle_child_is_not_a_calls_failure(call: Call) -> None:
+def test_death_of_idle_child_is_not_calls_failure(call: Call) -> None:
     first = call("apart__pid").output
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: not runs(first))
@@ -151,14 +151,14 @@ def test_the_death_of_an_idle_child_is_not_a_calls_failure(call: Call) -> None:
     assert second.output != first
 
 
-def test_what_a_tool_prints_goes_to_the_workers_log(stack: LocalStack, call: Call) -> None:
+def test_output_printed_by_tool_goes_to_workers_log(stack: LocalStack, call: Call) -> None:
     assert call("apart__prints").output == "printed"
     log = stack.log(stack.workers[0])
     for line in ("printed by the tool", "to standard error", "written by the tool", "said by a program"):
         assert line in log
 
 
-def test_lines_of_the_logger_carry_the_fields_of_the_call(stack: LocalStack, call: Call) -> None:
+def test_lines_of_logger_carry_fields_of_call(stack: LocalStack, call: Call) -> None:
     result = call("apart__logs", tool_call_id="pour-1")
     assert result.status == "ok"
     log = stack.log(stack.workers[0])
@@ -187,7 +187,7 @@ def test_large_arguments_and_outputs_pass(call: Call) -> None:
         ),
     ],
 )
-def test_what_a_handler_raises_is_described_as_anywhere(
+def test_exception_in_isolated_handler_is_described_as_usual(
     call: Call, args: dict[str, Any], expected: tuple[str, str, str | None, str | None]
 ) -> None:
     error = error_of(call("apart__raises", args))
@@ -195,7 +195,7 @@ def test_what_a_handler_raises_is_described_as_anywhere(
     assert (error.code, error.name, error.message, error.help_url) == (*expected[:2], message, expected[3])
 
 
-def test_the_log_says_where_a_handler_raised(stack: LocalStack, call: Call) -> None:
+def test_log_says_where_handler_raised(stack: LocalStack, call: Call) -> None:
     call("apart__raises", {"kind": "missing", "args": [2, "no pattern"]}, tool_call_id="raises-1")
     log = stack.log(stack.workers[0])
     raised = log[log.index("FileNotFoundError: [Errno 2] no pattern") - 1000 :]
@@ -203,11 +203,11 @@ def test_the_log_says_where_a_handler_raised(stack: LocalStack, call: Call) -> N
     assert re.search(r'File ".*/tools/\w+\.py", line \d+, in ', raised)
 
 
-def test_an_entry_that_raises_is_the_calls_error(call: Call) -> None:
+def test_entry_that_raises_is_calls_error(call: Call) -> None:
     assert ended(call("broken__run")) == ("E_TOOL", "cold furnace")
 
 
-def test_the_context_holds_what_it_holds_in_the_worker(call: Call) -> None:
+def test_isolated_handler_has_same_context_as_in_worker(call: Call) -> None:
     fields = {"tool_call_id": "c-1", "turn_id": "t-1", "instance_key": "mould"}
     apart, plain = call("apart__context", **fields), call("plain__context", **{**fields, "turn_id": "t-2"})
     names = ("agentName", "instanceKey", "toolCallId", "workdir", "cancelled", "hasDeadline", "fields")
@@ -216,23 +216,23 @@ def test_the_context_holds_what_it_holds_in_the_worker(call: Call) -> None:
     assert apart.output["message"]["data"]["content"][0]["toolCallId"] == "c-1"
 
 
-def test_state_of_the_process_does_not_reach_the_next_call(call: Call) -> None:
+def test_state_of_process_does_not_reach_next_call(call: Call) -> None:
     first, second = call("apart__leaves"), call("apart__leaves")
     assert first.output == second.output
     assert second.output[1] is None
 
 
-def test_what_a_module_remembers_stays_as_long_as_the_child(call: Call) -> None:
+def test_module_state_lasts_as_long_as_child(call: Call) -> None:
     remembered = [call("apart__remembers", tool_call_id=name).output for name in ("a", "b")]
     assert remembered[1] == [*remembered[0], "b"]
 
 
-def test_a_fork_that_comes_back_too_disturbs_nothing(call: Call) -> None:
+def test_fork_that_comes_back_too_disturbs_nothing(call: Call) -> None:
     assert call("apart__forks").output is True
 
 
 @pytest.mark.parametrize("tool", ["sleeps", "stubborn", "daemon"])
-def test_a_cancelled_call_is_ended_with_all_it_started(
+def test_cancelled_call_is_ended_with_all_it_started(
     stack: LocalStack, call: Call, tmp_path: Path, tool: str
 ) -> None:
     mark = tmp_path / "pid"
@@ -243,7 +243,7 @@ def test_a_cancelled_call_is_ended_with_all_it_started(
     wait_until(lambda: not runs(process))
 
 
-def test_progress_reaches_the_caller_and_its_faults_the_handler(
+def test_progress_reaches_caller_and_its_faults_handler(
     stack: LocalStack, call: Call, tmp_path: Path
 ) -> None:
     release = tmp_path / "release"
@@ -256,24 +256,24 @@ def test_progress_reaches_the_caller_and_its_faults_the_handler(
     assert "done must be a number from 0" in error_of(running.result(PATIENCE)).message
 
 
-def test_a_crash_is_tried_again_where_the_export_says_so(call: Call) -> None:
+def test_crash_is_retried_where_export_allows_it(call: Call) -> None:
     result = call("apart__falls-once", instance_key="retry")
     assert (result.output, result.meta.attempt) == ("stands", 2)
 
 
-def test_a_program_of_an_isolated_handler_ends_with_its_own_limit(call: Call) -> None:
+def test_isolated_handlers_program_ends_at_own_limit(call: Call) -> None:
     assert call("apart__program", {"script": "echo cast"}).output == ["cast\n", 0, False]
     assert call("apart__program", {"script": "sleep 60", "seconds": 0.2}).output[2] is True
 
 
-def test_a_program_of_an_isolated_handler_ends_with_the_call(call: Call, tmp_path: Path) -> None:
+def test_program_of_isolated_handler_ends_with_call(call: Call, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     script = f"echo $$ > {mark}; sleep 60"
     assert error_of(call("apart__program", {"script": script}, timeout_seconds=2)).code == "E_TOOL_TIMEOUT"
     assert not runs(pid_in(mark))
 
 
-def test_calls_at_the_same_time_have_a_child_each_and_do_not_disturb_one_another(
+def test_concurrent_calls_have_separate_undisturbed_children(
     stack: LocalStack, call: Call, tmp_path: Path
 ) -> None:
     marks, release = [tmp_path / str(n) for n in range(7)], tmp_path / "release"
@@ -311,7 +311,7 @@ def short(crew: Crew) -> LocalStack:
     return crew.stack
 
 
-def test_a_killed_worker_leaves_no_child_behind(crew: Crew, short: LocalStack, tmp_path: Path) -> None:
+def test_killed_worker_leaves_no_child_behind(crew: Crew, short: LocalStack, tmp_path: Path) -> None:
     [worker] = crew.muster()
     marks = [tmp_path / "stubborn", tmp_path / "daemon"]
     calls = [short.client.submit("founder", f"apart__{mark.name}", {"mark": str(mark)}) for mark in marks]
@@ -325,7 +325,7 @@ def test_a_killed_worker_leaves_no_child_behind(crew: Crew, short: LocalStack, t
     assert {error_of(call.result(PATIENCE)).code for call in calls} == {"E_TOOL_OUTCOME_UNKNOWN"}
 
 
-def test_sigterm_lets_an_isolated_call_end_and_takes_the_children_along(
+def test_sigterm_lets_isolated_call_end_then_removes_children(
     crew: Crew, short: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = crew.muster()

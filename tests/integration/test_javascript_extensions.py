@@ -88,7 +88,7 @@ def error_of(result: ToolCallResult) -> tuple[str, str]:
 
 
 @pytest.mark.requirement("middleware.registration")
-def test_the_documents_logger_of_tool_calls_logs_them(extensions: ExtensionsStack) -> None:
+def test_documented_logger_logs_tool_calls(extensions: ExtensionsStack) -> None:
     assert extensions.call("beacon__old").output == "old"
 
     wait_until(lambda: re.search(r"Tool 완료: beacon__old \(\d+ms\)", extensions.log()))
@@ -97,21 +97,21 @@ def test_the_documents_logger_of_tool_calls_logs_them(extensions: ExtensionsStac
 
 
 @pytest.mark.requirement("dynamic.register")
-def test_the_documents_weather_tool_answers_and_fails_as_its_service(extensions: ExtensionsStack) -> None:
+def test_documents_weather_tool_answers_and_fails_like_service(extensions: ExtensionsStack) -> None:
     assert extensions.call("weather__get", {"city": "Seoul"}).output == {"city": "Seoul", "celsius": 21}
     assert error_of(extensions.call("weather__get", {"city": "Atlantis"})) == ("E_TOOL", "날씨 API 오류: 404")
     assert error_of(extensions.call("weather__get", {}))[0] == "E_TOOL_INVALID_ARGS"
 
 
 @pytest.mark.requirement("v1.dynamic-register")
-def test_the_older_documents_weather_tool_answers(extensions: ExtensionsStack) -> None:
+def test_older_documents_weather_tool_answers(extensions: ExtensionsStack) -> None:
     args = {"city": "Seoul", "units": "metric", "times": 1}
 
     assert extensions.call("weather.get", args).output == {"city": "Seoul", "celsius": 21, "tune": "low"}
 
 
 @pytest.mark.requirement("v1.pipeline-points")
-def test_the_older_documents_loggers_tell_of_calls_and_of_errors(extensions: ExtensionsStack) -> None:
+def test_older_documents_loggers_report_calls_and_errors(extensions: ExtensionsStack) -> None:
     before = extensions.said().count("once")
     assert extensions.call("bell.ring").output["rang"] == 2
     assert extensions.call("bell.crack").error is not None
@@ -129,7 +129,7 @@ def test_the_older_documents_loggers_tell_of_calls_and_of_errors(extensions: Ext
 
 
 @pytest.mark.requirement("v1.catalog-per-step")
-def test_the_older_documents_mutator_of_the_catalog_adds_dynamic_tools(extensions: ExtensionsStack) -> None:
+def test_older_documents_mutator_of_catalog_adds_dynamic_tools(extensions: ExtensionsStack) -> None:
     step = extensions.client.turn("warden", "older").step(timeout=PATIENCE)
 
     sources = {item.name: (item.source.type, item.source.name) for item in step.catalog}
@@ -146,7 +146,7 @@ def test_the_older_documents_mutator_of_the_catalog_adds_dynamic_tools(extension
 
 
 @pytest.mark.requirement("middleware.context", "middleware.next", "middleware.tool-call-wraps-handler")
-def test_arguments_metadata_and_results_are_changed_on_the_way(extensions: ExtensionsStack) -> None:
+def test_arguments_metadata_and_results_are_changed_on_way(extensions: ExtensionsStack) -> None:
     first, second = (extensions.shine(instance_key="counted").output for _ in range(2))
 
     told = {"from": "closely", "inner": True}
@@ -166,7 +166,7 @@ def test_arguments_metadata_and_results_are_changed_on_the_way(extensions: Exten
         ("cycle", "E_MIDDLEWARE", "Middleware beacon.closely raised ToolOutputError: "),
     ],
 )
-def test_what_a_middleware_does_wrong_is_said(
+def test_fault_of_middleware_is_error_of_call(
     extensions: ExtensionsStack, note: str, code: str, message: str
 ) -> None:
     result = extensions.shine(note)
@@ -175,13 +175,13 @@ def test_what_a_middleware_does_wrong_is_said(
     assert error_of(result)[1].startswith(message)
 
 
-def test_a_middleware_may_answer_itself_or_pass_on_what_is_inside(extensions: ExtensionsStack) -> None:
+def test_middleware_may_answer_itself_or_pass_inner_result_on(extensions: ExtensionsStack) -> None:
     assert extensions.shine("alone").output == {"instead": True}
     passed_on = extensions.shine("nothing", instance_key="n").output
     assert passed_on == {"got": {"colour": " red ", "note": "nothing"}, "instance": "n"}
 
 
-def test_errors_keep_their_names_codes_and_texts_across_the_processes(extensions: ExtensionsStack) -> None:
+def test_errors_keep_names_codes_and_texts_across_processes(extensions: ExtensionsStack) -> None:
     told = {"name": "ToolError", "code": "E_NO_OIL", "message": "No oil.", "suggestion": "Fill it up."}
     assert extensions.call("lamp__refuse").output == told
 
@@ -194,7 +194,7 @@ def test_errors_keep_their_names_codes_and_texts_across_the_processes(extensions
     assert reworded.model_dump(exclude={"help_url"}) == {**told, "message": "No oil. Ask the harbour."}
 
 
-def test_an_event_passes_turn_step_and_tool_call_middlewares(extensions: ExtensionsStack) -> None:
+def test_event_passes_turn_step_and_tool_call_middlewares(extensions: ExtensionsStack) -> None:
     calls = [{"id": "c1", "name": "lamp__shine", "args": {"colour": "blue"}}]
     answer = extensions.client.request(
         "keeper", {"calls": calls}, instance_key="event", timeout=PATIENCE
@@ -209,7 +209,7 @@ def test_an_event_passes_turn_step_and_tool_call_middlewares(extensions: Extensi
 
 
 @pytest.mark.requirement("v1.pipeline-points")
-def test_an_event_passes_all_points_of_the_older_version(extensions: ExtensionsStack) -> None:
+def test_event_passes_all_points_of_older_version(extensions: ExtensionsStack) -> None:
     calls = [{"id": "c1", "name": "bell.ring", "args": {"times": 2}}]
     answer = extensions.client.request(
         "warden", {"calls": calls}, instance_key="event", timeout=PATIENCE
@@ -221,7 +221,7 @@ def test_an_event_passes_all_points_of_the_older_version(extensions: ExtensionsS
     assert rang == {"rang": 3, "tune": "low", "points": ["toolCall.pre", "toolCall.post"], "results": True}
 
 
-def test_an_older_tool_of_an_extension_uses_what_its_api_has(extensions: ExtensionsStack) -> None:
+def test_older_tool_of_extension_uses_its_api(extensions: ExtensionsStack) -> None:
     looked = [extensions.call("tower.look", instance_key="tower").output["state"] for _ in range(2)]
 
     assert looked == [{"looked": 1}, {"looked": 2}]
@@ -231,9 +231,7 @@ def test_an_older_tool_of_an_extension_uses_what_its_api_has(extensions: Extensi
 
 
 @pytest.mark.parametrize("note", ["hang", "hang inside"])
-def test_a_killed_host_fails_the_call_in_it_and_the_next_one_runs_in_a_new_one(
-    extensions: ExtensionsStack, note: str
-) -> None:
+def test_killed_host_fails_call_and_next_call_restarts_host(extensions: ExtensionsStack, note: str) -> None:
     before = extensions.pid()
     pending = extensions.client.submit("keeper", "lamp__shine", {"colour": "red", "note": note})
     wait_until(lambda: extensions.said()[-1:] == [f"hangs in {before}"], show=extensions.said)
@@ -247,7 +245,7 @@ def test_a_killed_host_fails_the_call_in_it_and_the_next_one_runs_in_a_new_one(
     assert extensions.pid() != before
 
 
-def test_what_is_registered_differently_after_a_restart_is_logged(extensions: ExtensionsStack) -> None:
+def test_different_registrations_after_restart_are_logged(extensions: ExtensionsStack) -> None:
     differs = extensions.notes.with_name("notes.differs")
     differs.touch()
     os.kill(extensions.pid(), signal.SIGKILL)
@@ -263,7 +261,7 @@ def test_what_is_registered_differently_after_a_restart_is_logged(extensions: Ex
     wait_until(lambda: extensions.call("beacon__old").status == "ok")
 
 
-def test_a_blocked_host_is_ended_at_the_calls_limit(extensions: ExtensionsStack) -> None:
+def test_blocked_host_is_ended_at_calls_limit(extensions: ExtensionsStack) -> None:
     before = extensions.pid()
 
     assert error_of(extensions.call("lamp__brief", {"note": "spin"}))[0] == "E_TOOL_TIMEOUT"
@@ -271,13 +269,13 @@ def test_a_blocked_host_is_ended_at_the_calls_limit(extensions: ExtensionsStack)
     assert extensions.pid() != before
 
 
-def test_a_cancelled_call_aborts_the_signal_of_its_middleware(extensions: ExtensionsStack) -> None:
+def test_cancelled_call_aborts_signal_of_its_middleware(extensions: ExtensionsStack) -> None:
     assert error_of(extensions.call("lamp__brief", {"note": "signal"}))[0] == "E_TOOL_TIMEOUT"
 
     wait_until(lambda: "aborted: E_TOOL_CANCELLED" in extensions.said())
 
 
-def test_a_tool_of_an_extension_has_its_workdir_and_the_state_of_instances(
+def test_extension_tool_has_workdir_and_instance_state(
     extensions: ExtensionsStack,
 ) -> None:
     extensions.shine(instance_key="here")
@@ -286,7 +284,7 @@ def test_a_tool_of_an_extension_has_its_workdir_and_the_state_of_instances(
     assert {**looked, "pid": 0} == {"pid": 0, "calls": 1, "other": "none", "cwd": True}
 
 
-def test_listeners_hear_of_calls_and_that_the_worker_stops(weather: str, tmp_path: Path) -> None:
+def test_listeners_hear_of_calls_and_that_worker_stops(weather: str, tmp_path: Path) -> None:
     if find_runtime() is None:
         pytest.skip("neither Node nor Bun is installed")
     notes = tmp_path / "notes"

@@ -56,9 +56,7 @@ def own_id(stack: LocalStack, call: PendingCall) -> str:
 
 @pytest.mark.parametrize("tool", ["log__plain", "log__later", "log__limited", "apart__plain", "apart__later"])
 @pytest.mark.parametrize("count", [1, 20])
-def test_the_lines_of_a_handler_that_raises_are_kept_with_its_call(
-    stack: LocalStack, tool: str, count: int
-) -> None:
+def test_raising_handlers_lines_are_kept_with_call(stack: LocalStack, tool: str, count: int) -> None:
     calls = [stack.client.submit("sailor", tool) for _ in range(count)]
     assert {call.result(PATIENCE).status for call in calls} == {"error"}
 
@@ -70,14 +68,14 @@ def test_the_lines_of_a_handler_that_raises_are_kept_with_its_call(
 
 
 @pytest.mark.parametrize("tool", ["log__waits", "log__sleeps", "apart__waits"])
-def test_the_lines_of_a_handler_past_its_limit_are_kept(stack: LocalStack, tool: str) -> None:
+def test_lines_of_handler_past_its_limit_are_kept(stack: LocalStack, tool: str) -> None:
     call = failed(stack, "sailor", tool)
     first, second = kept(stack, call).splitlines()
     assert f"said={own_id(stack, call)}" in first
     assert "said by logging" in second
 
 
-def test_the_lines_of_a_running_call_that_is_cancelled_are_kept(stack: LocalStack, tmp_path: Path) -> None:
+def test_lines_of_cancelled_running_call_are_kept(stack: LocalStack, tmp_path: Path) -> None:
     call = stack.client.submit("sailor", "log__lasts", {"began": str(tmp_path / "began")})
     wait_until((tmp_path / "began").exists, PATIENCE)
     call.cancel()
@@ -85,14 +83,14 @@ def test_the_lines_of_a_running_call_that_is_cancelled_are_kept(stack: LocalStac
     assert f"said={own_id(stack, call)}" in kept(stack, call)
 
 
-def test_a_line_from_a_thread_of_the_handler_is_kept(stack: LocalStack) -> None:
+def test_line_from_thread_of_handler_is_kept(stack: LocalStack) -> None:
     call = failed(stack, "sailor", "log__threads")
     first, second = kept(stack, call).splitlines()
     assert first.endswith(f"info said.before said={own_id(stack, call)}")
     assert second.endswith("info said.by-context on='a thread'")
 
 
-def test_lines_of_middlewares_count_as_lines_of_the_call(stack: LocalStack) -> None:
+def test_lines_of_middlewares_count_as_lines_of_call(stack: LocalStack) -> None:
     call = failed(stack, "bosun", "log__plain")
     said = own_id(stack, call)
     lines = kept(stack, call).splitlines()
@@ -104,7 +102,7 @@ def test_lines_of_middlewares_count_as_lines_of_the_call(stack: LocalStack) -> N
     ]
 
 
-def test_lines_of_an_event_and_of_the_calls_of_its_steps_are_kept_apart(stack: LocalStack) -> None:
+def test_lines_of_event_and_its_step_calls_stay_apart(stack: LocalStack) -> None:
     request = stack.client.pending(stack.client.request("captain", "sail", is_async=True).id)
     assert request.result(PATIENCE).status == "error"
 
@@ -116,7 +114,7 @@ def test_lines_of_an_event_and_of_the_calls_of_its_steps_are_kept_apart(stack: L
     assert "said=c1" in kept(stack, inner)
 
 
-def test_each_call_that_forgets_an_await_has_a_line_that_says_so(stack: LocalStack) -> None:
+def test_each_call_forgetting_await_keeps_warning_line(stack: LocalStack) -> None:
     for _ in range(2):
         call = failed(stack, "sailor", "log__forgets")
         assert "_send' was never awaited" in kept(stack, call)
@@ -126,14 +124,14 @@ def test_each_call_that_forgets_an_await_has_a_line_that_says_so(stack: LocalSta
         assert [f"{name}' was never awaited" in lines for name in ("_call", "_run")] == [True, True]
 
 
-def test_each_attempt_of_a_retried_call_keeps_its_lines_up_to_three(stack: LocalStack) -> None:
+def test_retried_call_keeps_lines_of_three_attempts_at_most(stack: LocalStack) -> None:
     call = failed(stack, "sailor", "log__again")
     kept(stack, call)
     logs = [attempt.log and attempt.log.rpartition(" ")[2] for attempt in attempts(stack, call)]
     assert logs == [None, None, "run=3", "run=4", "run=5"]
 
 
-def test_of_many_lines_the_last_ones_are_kept_within_bounds(stack: LocalStack) -> None:
+def test_only_last_of_many_lines_are_kept(stack: LocalStack) -> None:
     many, wide = (
         failed(stack, "sailor", "log__chats", {"lines": lines, "size": size})
         for lines, size in ((70, 10), (40, 100_000))
@@ -146,7 +144,7 @@ def test_of_many_lines_the_last_ones_are_kept_within_bounds(stack: LocalStack) -
     assert " line 39 " in text.splitlines()[-1]
 
 
-def test_calls_that_log_nothing_or_succeed_keep_no_lines(stack: LocalStack) -> None:
+def test_silent_or_successful_calls_keep_no_lines(stack: LocalStack) -> None:
     well = stack.client.submit("sailor", "log__well")
     assert well.result(PATIENCE).status == "ok"
     silent = failed(stack, "sailor", "log__silent")
@@ -154,7 +152,7 @@ def test_calls_that_log_nothing_or_succeed_keep_no_lines(stack: LocalStack) -> N
     assert [attempts(stack, call)[-1].log for call in (well, silent)] == [None, None]
 
 
-def test_show_prints_the_lines_with_control_characters_escaped(stack: LocalStack) -> None:
+def test_show_prints_lines_with_control_characters_escaped(stack: LocalStack) -> None:
     call = failed(stack, "sailor", "log__plain")
     kept(stack, call)
     env = environment(redis_url=stack.redis_url)
@@ -168,7 +166,7 @@ def test_show_prints_the_lines_with_control_characters_escaped(stack: LocalStack
     assert "said.by-context" in document["attempts"][0]["log"]
 
 
-def test_a_call_whose_worker_died_says_that_its_lines_are_not_kept() -> None:
+def test_call_of_dead_worker_reports_lost_lines() -> None:
     with LocalStack(
         KEPT_LINES_BUNDLE, agents=["sailor"], environment={"GOONDAN_LEASE_SECONDS": "2"}
     ) as stack:
@@ -179,9 +177,7 @@ def test_a_call_whose_worker_died_says_that_its_lines_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize("tool", ["script__plain", "script__waits"])
-def test_the_lines_of_handlers_and_middlewares_in_javascript_are_kept(
-    script_stack: LocalStack, tool: str
-) -> None:
+def test_javascript_handler_and_middleware_lines_are_kept(script_stack: LocalStack, tool: str) -> None:
     for agent in ("mate", "bosun"):
         call = failed(script_stack, agent, tool)
         said = own_id(script_stack, call)

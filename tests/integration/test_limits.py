@@ -59,7 +59,7 @@ def all_ok(calls: list[PendingCall]) -> bool:
     return {call.result(PATIENCE).status for call in calls} == {"ok"}
 
 
-def test_a_call_whose_record_is_damaged_is_a_dead_letter_and_costs_no_place(diary: Diary) -> None:
+def test_damaged_call_is_dead_letter_and_costs_no_place(diary: Diary) -> None:
     with LocalStack(BUNDLE, workers=0) as stack:
         client = stack.client
         damaged = client.submit_many([diary.call("desk__solo", "damaged")])[0]
@@ -74,7 +74,7 @@ def test_a_call_whose_record_is_damaged_is_a_dead_letter_and_costs_no_place(diar
     assert f"The record of call {damaged.id}" in letter.call.args["reason"]
 
 
-def test_no_more_than_the_limit_run_at_once_on_three_workers(shop: LocalStack, diary: Diary) -> None:
+def test_three_workers_together_stay_within_limit(shop: LocalStack, diary: Diary) -> None:
     calls = [
         diary.call(tool, f"{tool}-{number}", agent=agent, seconds=0.02)
         for number in range(15)
@@ -86,7 +86,7 @@ def test_no_more_than_the_limit_run_at_once_on_three_workers(shop: LocalStack, d
     assert len(diary.started()) == 60
 
 
-def test_calls_that_wait_run_in_the_order_of_submission(shop: LocalStack, diary: Diary) -> None:
+def test_calls_that_wait_run_in_order_of_submission(shop: LocalStack, diary: Diary) -> None:
     names = [f"n{number}" for number in range(40)]
     first = shop.client.submit_many([diary.call("desk__solo", "first", gate=str(diary.gate))])
     wait_until(lambda: diary.started() == ["first"])
@@ -98,7 +98,7 @@ def test_calls_that_wait_run_in_the_order_of_submission(shop: LocalStack, diary:
     assert diary.started() == ["first", *names]
 
 
-def test_a_rate_holds_over_every_window(shop: LocalStack, diary: Diary) -> None:
+def test_rate_holds_over_every_window(shop: LocalStack, diary: Diary) -> None:
     calls = shop.client.submit_many([diary.call("desk__paced", f"n{number}") for number in range(16)])
     counted: dict[bytes, float] = {}
 
@@ -129,7 +129,7 @@ def starts_counted(shop: LocalStack) -> dict[bytes, float]:
     return starts
 
 
-def test_one_call_of_an_instance_waits_while_other_instances_go_on(shop: LocalStack, diary: Diary) -> None:
+def test_second_call_of_instance_waits_while_other_instances_continue(shop: LocalStack, diary: Diary) -> None:
     held = [diary.call("desk__in-turn", f"a{n}", instanceKey="a b", gate=str(diary.gate)) for n in range(3)]
     mine = shop.client.submit_many(held)
     wait_until(lambda: status_of(shop.client).waiting_for_limit == 2)
@@ -157,9 +157,7 @@ def test_waiting_calls_take_no_place_and_are_shown(crew: Crew, stack: LocalStack
     assert status_of(stack.client).waiting_for_limit == 0
 
 
-def test_a_rate_that_leaves_no_room_is_refused_at_once_and_says_when_to_retry(
-    shop: LocalStack, diary: Diary
-) -> None:
+def test_exhausted_rate_refuses_at_once_with_retry_time(shop: LocalStack, diary: Diary) -> None:
     first, second = shop.client.submit_many([diary.call("desk__hourly", name) for name in ("one", "two")])
     assert {first.result(PATIENCE).status, second.result(PATIENCE).status} == {"ok", "error"}
     error = next(result.error for call in (first, second) if (result := call.result()).error)
@@ -169,9 +167,7 @@ def test_a_rate_that_leaves_no_room_is_refused_at_once_and_says_when_to_retry(
     assert len(diary.started()) == 1
 
 
-def test_a_call_that_waits_past_its_deadline_gets_the_limit_as_its_error(
-    shop: LocalStack, diary: Diary
-) -> None:
+def test_call_waiting_past_deadline_gets_limit_error(shop: LocalStack, diary: Diary) -> None:
     held = shop.client.submit_many([diary.call("desk__solo", "held", gate=str(diary.gate))])
     wait_until(lambda: diary.started() == ["held"])
     deadline = iso_time(time.time() * 1000 + 5_000)  # by then a worker has met it, and put it into the line
@@ -186,9 +182,7 @@ def test_a_call_that_waits_past_its_deadline_gets_the_limit_as_its_error(
     assert diary.started() == ["held"]
 
 
-def test_the_permit_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
-    crew: Crew, stack: LocalStack, diary: Diary
-) -> None:
+def test_killed_workers_permit_frees_soon_after_lease(crew: Crew, stack: LocalStack, diary: Diary) -> None:
     [worker] = crew.muster()
     held = stack.client.submit_many([diary.call("desk__solo", "held", gate=str(diary.gate))])[0]
     wait_until(lambda: diary.started() == ["held"])
@@ -205,7 +199,7 @@ def test_the_permit_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
     assert diary.started() == ["held", "n0", "n1", "n2"]
 
 
-def test_calls_go_on_waiting_while_their_worker_drains_and_another_comes(diary: Diary) -> None:
+def test_calls_keep_waiting_through_worker_drain_and_replacement(diary: Diary) -> None:
     # a turn that nobody takes up within a lease goes to the next: leases outlast the start of a worker
     with LocalStack(BUNDLE) as stack:
         [worker] = stack.workers
@@ -223,7 +217,7 @@ def test_calls_go_on_waiting_while_their_worker_drains_and_another_comes(diary: 
     assert diary.started() == ["n0", "n1", "n2", "n3", "n4"]
 
 
-def test_limits_outlive_a_restart_of_redis(diary: Diary) -> None:
+def test_limits_outlive_restart_of_redis(diary: Diary) -> None:
     # a turn that nobody takes up within a lease goes to the next: leases outlast the workers' way back
     with LocalStack(BUNDLE, workers=2) as stack:
         calls = stack.client.submit_many(
@@ -250,9 +244,7 @@ def test_limits_hold_for_calls_of_plain_celery(shop: LocalStack, diary: Diary) -
     assert diary.most_at_once() == 1
 
 
-def test_what_a_script_does_for_a_call_does_not_grow_with_those_that_wait(
-    crew: Crew, stack: LocalStack, diary: Diary
-) -> None:
+def test_script_work_per_call_does_not_grow_with_backlog(crew: Crew, stack: LocalStack, diary: Diary) -> None:
     crew.muster()
     with Redis.from_url(stack.redis_url) as redis:
         commands = [_commands_of(redis, stack, diary, count) / count for count in (20, 400)]
@@ -270,9 +262,7 @@ def _commands_of(redis: Redis, stack: LocalStack, diary: Diary, count: int) -> i
     return sum(one["calls"] for one in stats.values())
 
 
-def test_calls_of_a_plain_celery_program_wait_in_the_order_in_which_they_were_sent(
-    crew: Crew, stack: LocalStack, diary: Diary
-) -> None:
+def test_plain_celery_calls_wait_in_sending_order(crew: Crew, stack: LocalStack, diary: Diary) -> None:
     crew.muster(concurrency=8)
     names = [f"p{number}" for number in range(20)]
     with plain_celery(stack.redis_url) as app:

@@ -39,7 +39,7 @@ def stack() -> Iterator[LocalStack]:
             yield running
 
 
-def test_a_call_is_answered_by_a_worker_of_the_stack_and_not_by_the_callers_own_broker(
+def test_stack_worker_answers_instead_of_callers_own_broker(
     stack: LocalStack,
 ) -> None:
     result = stack.client.call("planner", "plan__outline", TASK, timeout=30)
@@ -50,27 +50,27 @@ def test_a_call_is_answered_by_a_worker_of_the_stack_and_not_by_the_callers_own_
     assert {process.pid for process in stack.workers} == {worker.pid for worker in workers.values()}
 
 
-def test_the_environment_reaches_the_workers(stack: LocalStack) -> None:
+def test_environment_reaches_workers(stack: LocalStack) -> None:
     workers = {worker.pid for worker in stack.workers}
     assert workers <= set(with_environment("FROM_OUTSIDE=handed_on"))
     assert workers <= set(with_environment("ADDED=too"))
 
 
-def test_only_variables_with_our_prefix_are_settings_of_the_client() -> None:
+def test_only_prefixed_variables_become_client_settings() -> None:
     environment = {"NAMESPACE": "a tool's", "LOG_LEVEL": "loud", "GOONDAN_LEASE_SECONDS": "7"}
     with LocalStack(BUNDLE, workers=0, environment=environment) as stack:
         assert stack.client.settings.namespace == "goondan"
         assert stack.client.settings.lease_seconds == 7
 
 
-def test_apart_each_agent_has_a_worker_of_its_own() -> None:
+def test_apart_each_agent_has_worker_of_its_own() -> None:
     with LocalStack(BUNDLE, agents=["planner", "coder"], apart=True) as stack:
         served = [worker.agents for worker in stack.client.workers()]
 
     assert sorted(served) == [("coder",), ("planner",)]
 
 
-def test_a_later_worker_serves_the_agents_it_was_given_until_it_is_stopped(stack: LocalStack) -> None:
+def test_later_worker_serves_given_agents_until_stopped(stack: LocalStack) -> None:
     first, second = stack.workers
     process = stack.start_worker(agents=["planner"], concurrency=3)
     [worker] = [worker for worker in stack.client.workers() if worker.pid == process.pid]
@@ -84,7 +84,7 @@ def test_a_later_worker_serves_the_agents_it_was_given_until_it_is_stopped(stack
     assert stack.client.call("planner", "plan__outline", TASK, timeout=30).status == "ok"
 
 
-def test_without_workers_calls_wait_until_one_is_started() -> None:
+def test_calls_wait_until_worker_is_started() -> None:
     with LocalStack(BUNDLE, agents=["planner"], workers=0) as stack:
         call = stack.client.submit("planner", "plan__outline", TASK)
         assert stack.workers == []
@@ -95,7 +95,7 @@ def test_without_workers_calls_wait_until_one_is_started() -> None:
         assert call.result(timeout=30).status == "ok"
 
 
-def test_packages_of_the_caller_do_not_hide_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_of_caller_do_not_hide_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "workers.py").write_text("raise RuntimeError('not ours')", encoding="ascii")
     monkeypatch.chdir(tmp_path)
 
@@ -103,7 +103,7 @@ def test_packages_of_the_caller_do_not_hide_ours(tmp_path: Path, monkeypatch: py
         assert stack.client.call("planner", "plan__outline", TASK, timeout=30).status == "ok"
 
 
-def test_workdirs_are_private_and_go_with_the_stack() -> None:
+def test_workdirs_are_private_and_go_with_stack() -> None:
     with LocalStack(BUNDLE, agents=["coder"]) as stack:
         stack.client.call("coder", "file-system__write", {"path": "a.txt", "content": "a"}, timeout=30)
         [written] = stack.state_root.rglob("a.txt")
@@ -112,9 +112,7 @@ def test_workdirs_are_private_and_go_with_the_stack() -> None:
     assert not stack.state_root.exists()
 
 
-def test_a_state_root_of_the_callers_own_is_used_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_given_state_root_is_used_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_STATE_ROOT", str(tmp_path))
     with LocalStack(BUNDLE, agents=["coder"]) as stack:
         stack.client.call("coder", "file-system__write", {"path": "a.txt", "content": "a"}, timeout=30)
@@ -122,7 +120,7 @@ def test_a_state_root_of_the_callers_own_is_used_and_kept(
     assert [path.read_text(encoding="utf-8") for path in tmp_path.rglob("a.txt")] == ["a"]
 
 
-def test_a_worker_that_cannot_start_is_reported_with_its_log_and_nothing_stays_behind() -> None:
+def test_unstartable_worker_is_reported_with_log_leaving_nothing_behind() -> None:
     stack = LocalStack(BUNDLE, agents=["nobody"])
 
     with pytest.raises(AgentUnavailableError, match="nobody") as caught:
@@ -132,14 +130,14 @@ def test_a_worker_that_cannot_start_is_reported_with_its_log_and_nothing_stays_b
     assert not any(runs(process.pid) for process in [*stack.workers, stack.redis.process])
 
 
-def test_everything_ends_when_the_block_raises() -> None:
+def test_everything_ends_when_block_raises() -> None:
     with pytest.raises(ZeroDivisionError), LocalStack(BUNDLE, agents=["planner"]) as stack:
         raise ZeroDivisionError
 
     assert not any(runs(process.pid) for process in [*stack.workers, stack.redis.process])
 
 
-def test_a_call_that_still_runs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_running_call_does_not_delay_stack_end(tmp_path: Path) -> None:
     marker = f"LEFT_OVER={tmp_path}"
     with LocalStack(BUNDLE, agents=["coder"], environment={"LEFT_OVER": str(tmp_path)}) as stack:
         stack.client.submit("coder", "bash__exec", {"command": "touch started; sleep 300 & setsid sleep 300"})
@@ -148,7 +146,7 @@ def test_a_call_that_still_runs_does_not_hold_up_the_end(tmp_path: Path) -> None
     wait_until(lambda: not with_environment(marker))
 
 
-def test_workers_redis_and_what_tools_started_go_when_the_process_is_killed(
+def test_killed_process_takes_workers_redis_and_tool_processes_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEFT_OVER", str(tmp_path))

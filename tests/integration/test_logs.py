@@ -37,9 +37,7 @@ def expected(result: ToolCallResult) -> Line:
 
 
 @pytest.mark.parametrize(("log_format", "read"), [("json", read_json), ("console", read_console)])
-def test_every_line_about_a_call_says_which_call_run_and_trace_it_is_about(
-    log_format: str, read: Callable[[str], list[Line]]
-) -> None:
+def test_each_call_line_names_call_run_and_trace(log_format: str, read: Callable[[str], list[Line]]) -> None:
     with LocalStack(LOG_LINES_BUNDLE, concurrency=2, environment={"GOONDAN_LOG_FORMAT": log_format}) as stack:
         lines_of: dict[str, list[Line]] = {}
         results = [

@@ -72,9 +72,7 @@ def all_pages(browser: TestClient, path: str, **query: Any) -> list[dict[str, An
         query["cursor"] = page["nextCursor"]
 
 
-def test_lists_over_http_go_on_to_the_last_call(
-    browser: TestClient, client: Client, written: Written
-) -> None:
+def test_lists_over_http_go_on_to_last_call(browser: TestClient, client: Client, written: Written) -> None:
     everything = all_pages(browser, "/v1/calls", limit=200)
     assert len({one["id"] for one in everything}) == len(everything) == 1_000 + LETTERS + 500 + 1
     tool = all_pages(browser, "/v1/calls", tool=written.tool, agent=written.agent, status="ok")
@@ -92,7 +90,7 @@ def test_lists_over_http_go_on_to_the_last_call(
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, ToolInputValidationError.code)
 
 
-def test_failures_are_grouped_and_each_group_can_be_listed(browser: TestClient, client: Client) -> None:
+def test_failures_are_grouped_and_listable_by_group(browser: TestClient, client: Client) -> None:
     found = client.failures()
     assert found.total == found.counted == sum(one.count for one in found.groups)
     assert len(found.groups) < found.total / 2
@@ -104,7 +102,7 @@ def test_failures_are_grouped_and_each_group_can_be_listed(browser: TestClient, 
     assert sum(one["count"] for one in dead["groups"]) == LETTERS
 
 
-def test_an_act_on_all_is_counted_first_and_stops_at_its_limit(client: Client) -> None:
+def test_bulk_act_is_counted_first_and_limited(client: Client) -> None:
     planned = client.act_on_all("replay", dry_run=True)
     assert (planned.selected, planned.done, planned.not_idempotent) == (LETTERS, 0, LETTERS)
     assert sum(one.calls for one in planned.tools) == LETTERS
@@ -124,9 +122,7 @@ def test_an_act_on_all_is_counted_first_and_stops_at_its_limit(client: Client) -
         client.act_on_all("delete")  # type: ignore[arg-type]
 
 
-def test_an_act_that_is_broken_off_goes_on_where_it_stopped(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_act_continues_where_it_stopped(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     submit_again, trips = Client.submit_again, iter(range(3))
 
     def broken_off(self: Client, calls: Any) -> Any:
@@ -143,7 +139,7 @@ def test_an_act_that_is_broken_off_goes_on_where_it_stopped(
     assert {one.replays for one in client.dead_letters(None, None)} == {1}
 
 
-def test_a_call_with_which_it_cannot_be_done_keeps_no_other(client: Client, redis: EmbeddedRedis) -> None:
+def test_call_failing_bulk_act_does_not_stop_others(client: Client, redis: EmbeddedRedis) -> None:
     with connect(redis.url, name="test") as connection:
         letters = client.dead_letters("customer-agent-01", None)
         connection.zadd("goondan:dead-letters:customer-agent-00", {one.id: 1 for one in letters[:3]})
@@ -154,7 +150,7 @@ def test_a_call_with_which_it_cannot_be_done_keeps_no_other(client: Client, redi
     assert {one.code for one in found.faults} == {"E_AGENT_NOT_FOUND"}
 
 
-def test_a_page_says_what_will_be_done_before_it_is(browser: TestClient, client: Client) -> None:
+def test_page_announces_bulk_act_before_doing_it(browser: TestClient, client: Client) -> None:
     [group, *_] = browser.get("/console/dead-letters?format=json").json()["groups"]
     page = html.unescape(browser.get(group["replay"]).text)
     assert f"Will replay {group['count']} calls of " in page
@@ -168,7 +164,7 @@ def test_a_page_says_what_will_be_done_before_it_is(browser: TestClient, client:
     assert client.act_on_all("replay", dry_run=True).selected == LETTERS - group["count"]
 
 
-def test_acts_on_many_are_in_the_audit_and_counting_is_none(client: Client) -> None:
+def test_bulk_acts_are_audited_but_not_counting(client: Client) -> None:
     client.act_on_all("drop", dry_run=True)
     assert client.audit() == []
     client.act_on_all("drop", "customer-agent-00")
@@ -182,7 +178,7 @@ def test_acts_on_many_are_in_the_audit_and_counting_is_none(client: Client) -> N
     ]
 
 
-def test_a_form_that_is_sent_twice_replays_a_letter_once(browser: TestClient, client: Client) -> None:
+def test_form_that_is_sent_twice_replays_letter_once(browser: TestClient, client: Client) -> None:
     letter = client.dead_letters(None, 1)[0].id
     path = f"/console/dead-letters/{letter}/replay"
 
@@ -202,7 +198,7 @@ def test_a_form_that_is_sent_twice_replays_a_letter_once(browser: TestClient, cl
     assert client.record(letter).replays == 2
 
 
-def test_what_came_after_the_page_was_shown_is_left_alone(browser: TestClient, client: Client) -> None:
+def test_calls_newer_than_page_are_left_alone(browser: TestClient, client: Client) -> None:
     earliest, latest = client.act_on_all("drop", dry_run=True).between
     earlier = {"from": str(earliest), "until": str(latest - 3_600_000)}
     answer = browser.post("/console/bulk/drop", data=earlier)
@@ -215,7 +211,7 @@ def test_what_came_after_the_page_was_shown_is_left_alone(browser: TestClient, c
     assert client.act_on_all("drop", dry_run=True).selected == LETTERS
 
 
-def test_what_comes_while_a_command_asks_is_left_alone(
+def test_letter_arriving_during_confirmation_is_not_dropped(
     client: Client, redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = client.dead_letters(None, 1)[0]
@@ -231,7 +227,7 @@ def test_what_comes_while_a_command_asks_is_left_alone(
     assert [one.id for one in client.dead_letters(None, None)] == [late.id]
 
 
-def test_pages_of_calls_go_on_and_say_what_they_have_searched(browser: TestClient, written: Written) -> None:
+def test_call_pages_continue_and_say_what_was_searched(browser: TestClient, written: Written) -> None:
     first = browser.get(f"/console/calls?agent={written.agent}&status=ok&format=json").json()
     second = browser.get(f"{first['next']}&format=json").json()
     assert len(first["rows"]) == len(second["rows"]) == 50
@@ -244,9 +240,7 @@ def test_pages_of_calls_go_on_and_say_what_they_have_searched(browser: TestClien
     assert letters["next"]
 
 
-def test_a_large_trace_is_shown_by_parts_that_lead_to_each_of_its_calls(
-    browser: TestClient, written: Written
-) -> None:
+def test_large_trace_parts_lead_to_each_call(browser: TestClient, written: Written) -> None:
     seen: set[str] = set()
     left, visited = [f"/console/traces/{written.trace}"], set[str]()
     while left:

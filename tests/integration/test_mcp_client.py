@@ -114,7 +114,7 @@ def server(name: str) -> int:
 
 
 @pytest.mark.requirement("catalog.item.source-mcp")
-def test_tools_of_all_servers_stand_in_the_catalog_and_answer(stack: LocalStack, repository: Path) -> None:
+def test_all_servers_tools_are_cataloged_and_answer(stack: LocalStack, repository: Path) -> None:
     item = next(item for item in stack.client.catalog("clerk") if item["name"] == "time__convert_time")
     now = stack.client.call("clerk", "time__get_current_time", {"timezone": "Asia/Seoul"}, timeout=PATIENCE)
     log = stack.client.call("clerk", "git__git_log", {"repo_path": str(repository)}, timeout=PATIENCE)
@@ -131,7 +131,7 @@ def test_tools_of_all_servers_stand_in_the_catalog_and_answer(stack: LocalStack,
     assert "Open the office" in json.dumps(log.output)
 
 
-def test_arguments_are_checked_by_the_servers_schema_and_its_errors_are_results(stack: LocalStack) -> None:
+def test_arguments_follow_server_schema_and_server_errors_are_results(stack: LocalStack) -> None:
     wrong = stack.client.call("clerk", "time__get_current_time", {}, timeout=PATIENCE)
     unknown = stack.client.call("clerk", "time__get_current_time", {"timezone": "Mars/X"}, timeout=PATIENCE)
 
@@ -141,7 +141,7 @@ def test_arguments_are_checked_by_the_servers_schema_and_its_errors_are_results(
     assert "Mars/X" in unknown.error.message
 
 
-def test_a_server_that_is_killed_fails_its_call_and_no_other_and_comes_back(stack: LocalStack) -> None:
+def test_killed_server_fails_only_its_call_and_returns(stack: LocalStack) -> None:
     call = begin(stack.client, "moody__hang")
     os.kill(server("moody"), signal.SIGKILL)
     result = call.result(PATIENCE)
@@ -153,7 +153,7 @@ def test_a_server_that_is_killed_fails_its_call_and_no_other_and_comes_back(stac
     wait_until(lambda: answers(stack.client, "moody__echo"), RETURN_SECONDS)
 
 
-def test_a_server_from_elsewhere_that_is_killed_comes_back(stack: LocalStack) -> None:
+def test_server_from_elsewhere_that_is_killed_comes_back(stack: LocalStack) -> None:
     killed = server("time")
     os.kill(killed, signal.SIGKILL)
 
@@ -172,7 +172,7 @@ def test_server_that_never_answers_delays_only_its_caller(stack: LocalStack) -> 
     wait_until(lambda: answers(stack.client, "moody__echo"), RETURN_SECONDS)
 
 
-def test_an_answer_nested_too_deep_fails_at_once_and_one_that_is_not_comes_through(
+def test_too_deep_answer_fails_at_once_but_shallower_passes(
     stack: LocalStack,
 ) -> None:
     deep = stack.client.call("clerk", "moody__nest", {"depth": 400}, timeout=PATIENCE)
@@ -200,7 +200,7 @@ def test_progress_and_cancel_pass_through(stack: LocalStack) -> None:
     wait_until(is_told, PATIENCE)
 
 
-def test_a_list_that_changes_is_seen_by_producers(stack: LocalStack) -> None:
+def test_list_that_changes_is_seen_by_producers(stack: LocalStack) -> None:
     assert stack.client.call("clerk", "moody__grow", timeout=PATIENCE).status == "ok"
     wait_until(lambda: "moody__late" in names(stack.client), PATIENCE)
     assert stack.client.call("clerk", "moody__shrink", timeout=PATIENCE).status == "ok"
@@ -226,7 +226,7 @@ def test_doctor_tells_how_each_server_fares(stack: LocalStack) -> None:
     )
 
 
-def test_after_the_death_of_a_worker_only_what_may_run_twice_does_and_nothing_of_it_lives_on(
+def test_worker_death_reruns_repeatable_calls_only_leaving_no_process(
     stack: LocalStack, office: Path, worker: Worker
 ) -> None:
     (office / "lives.mood").unlink(missing_ok=True)
@@ -243,9 +243,7 @@ def test_after_the_death_of_a_worker_only_what_may_run_twice_does_and_nothing_of
     assert twice.result(PATIENCE).output == "so be it"
 
 
-def test_a_worker_that_is_asked_to_stop_lets_its_calls_end_and_leaves_no_server(
-    stack: LocalStack, worker: Worker
-) -> None:
+def test_stopping_worker_finishes_calls_and_leaves_no_server(stack: LocalStack, worker: Worker) -> None:
     call = begin(stack.client, "moody__nap", {"seconds": 2})
     left = [pid for name in ("time", "git", "moody") for pid in servers(name)]
     stack.stop_worker(worker)

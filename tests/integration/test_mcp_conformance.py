@@ -113,7 +113,7 @@ def require_passed(told: dict[str, list[dict[str, Any]]], scenarios: Sequence[st
 
 
 @pytest.mark.parametrize("version", [HANDSHAKE, STATELESS])
-def test_every_claimed_scenario_passes_without_a_warning(
+def test_every_claimed_scenario_passes_without_warning(
     suite: list[str], url: str, version: str, tmp_path: Path
 ) -> None:
     told = checks(suite, url, version, tmp_path)

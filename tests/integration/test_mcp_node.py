@@ -47,7 +47,7 @@ def typescript_client(modules: Path, env: dict[str, str], *arguments: str) -> An
 
 
 @pytest.mark.parametrize("door", ["stdio", "http"])
-def test_typescript_client_sees_what_is_declared_tools_content_progress_and_errors(
+def test_typescript_client_sees_tools_content_progress_and_errors(
     pupil: LocalStack, modules: Path, door: str
 ) -> None:
     env = environment(redis_url=pupil.redis_url)
@@ -128,7 +128,7 @@ def output(stack: LocalStack, tool: str, **args: Any) -> Any:
     return result.output
 
 
-def test_text_structure_images_and_resources_of_server_everything_come_through(clerk: LocalStack) -> None:
+def test_server_everything_text_structure_images_and_resources_arrive(clerk: LocalStack) -> None:
     assert output(clerk, "everything__echo", message="안녕") == "Echo: 안녕"
     weather = output(clerk, "everything__get-structured-content", location="Chicago")
     assert weather == {"temperature": 36, "conditions": "Light rain / drizzle", "humidity": 82}
@@ -151,7 +151,7 @@ def test_secret_of_server_everything_stands_in_no_output(clerk: LocalStack) -> N
     assert '"API_KEY": "***"' in told
 
 
-def test_progress_of_server_everything_is_kept_with_what_came_before(clerk: LocalStack) -> None:
+def test_server_everything_progress_keeps_earlier_reports(clerk: LocalStack) -> None:
     counted = clerk.client.submit(
         "clerk", "everything__trigger-long-running-operation", {"duration": 0.2, "steps": 4}
     )
@@ -162,9 +162,7 @@ def test_progress_of_server_everything_is_kept_with_what_came_before(clerk: Loca
     assert [report.done for report in (*progress.earlier, progress)] == [1, 2, 3, 4]
 
 
-def test_server_filesystem_reads_text_and_images_and_refuses_other_places(
-    clerk: LocalStack, files: Path
-) -> None:
+def test_server_filesystem_reads_text_and_images_but_refuses_outside(clerk: LocalStack, files: Path) -> None:
     notes = output(clerk, "files__read_text_file", path=str(files / "notes.txt"))
     assert notes == {"content": "Buy flour."}
     media = output(clerk, "files__read_media_file", path=str(files / "dot.png"))
@@ -176,7 +174,7 @@ def test_server_filesystem_reads_text_and_images_and_refuses_other_places(
     assert "outside allowed directories" in outside.error.message
 
 
-def test_server_memory_keeps_what_it_is_told(clerk: LocalStack) -> None:
+def test_memory_server_keeps_created_entities(clerk: LocalStack) -> None:
     entity = {"name": "oven", "entityType": "thing", "observations": ["hot"]}
     output(clerk, "memory__create_entities", entities=[entity])
 

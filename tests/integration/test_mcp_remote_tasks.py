@@ -79,7 +79,7 @@ def ended(call: PendingCall) -> ToolCallResult:
     return call.result(PATIENCE, wait_pending=True)
 
 
-def test_a_task_holds_no_slot_and_its_result_ends_the_call(pair: Pair, tmp_path: Path) -> None:
+def test_task_holds_no_slot_and_its_result_ends_call(pair: Pair, tmp_path: Path) -> None:
     until = tmp_path / "until"
 
     call, task = pair.begin("jobs__linger", {"until": str(until), "ends": True})
@@ -91,7 +91,7 @@ def test_a_task_holds_no_slot_and_its_result_ends_the_call(pair: Pair, tmp_path:
     assert pair.far.client.record(task).outcome == "ok"
 
 
-def test_an_error_of_a_tasks_tool_is_the_calls_error(pair: Pair) -> None:
+def test_error_of_tasks_tool_is_calls_error(pair: Pair) -> None:
     call, task = pair.begin("guarded__wipe", {"disk": "sda"})
     pair.far.client.deny(task, reason="in use")
 
@@ -102,7 +102,7 @@ def test_an_error_of_a_tasks_tool_is_the_calls_error(pair: Pair) -> None:
     assert "in use" in result.error.message
 
 
-def test_a_task_that_the_server_cancels_fails_the_call(pair: Pair) -> None:
+def test_task_that_server_cancels_fails_call(pair: Pair) -> None:
     call, task = pair.begin("jobs__begin", {})
     pair.far.client.cancel(task)
 
@@ -113,7 +113,7 @@ def test_a_task_that_the_server_cancels_fails_the_call(pair: Pair) -> None:
     assert "'far' has cancelled the task" in result.error.message
 
 
-def test_a_cancelled_call_cancels_its_task(pair: Pair) -> None:
+def test_cancelled_call_cancels_its_task(pair: Pair) -> None:
     call, task = pair.begin("jobs__begin", {})
     wait_until(pair.is_asked(call), PATIENCE)
     call.cancel()
@@ -122,7 +122,7 @@ def test_a_cancelled_call_cancels_its_task(pair: Pair) -> None:
     assert code_of(ended(call)) == "E_TOOL_CANCELLED"
 
 
-def test_a_server_whose_tasks_are_not_wanted_answers_with_the_result(pair: Pair, tmp_path: Path) -> None:
+def test_server_with_unwanted_tasks_answers_with_result(pair: Pair, tmp_path: Path) -> None:
     until = tmp_path / "until"
     args = {"until": str(until), "ends": True}
     call = pair.near.client.submit("clerk", name_of("jobs__linger", "plain"), args)

@@ -73,7 +73,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 @every_door
 @both_ages
-def test_a_client_lists_the_agents_tools_and_calls_them(doors: Doors, door: Door, mode: Mode) -> None:
+def test_client_lists_and_calls_agents_tools(doors: Doors, door: Door, mode: Mode) -> None:
     async def use() -> tuple[Any, Any, Any]:
         async with doors.client(door, mode) as client:
             listed = await client.list_tools()
@@ -96,7 +96,7 @@ def test_a_client_lists_the_agents_tools_and_calls_them(doors: Doors, door: Door
 
 @every_door
 @both_ages
-def test_calls_of_one_client_run_on_both_workers_at_once(
+def test_one_clients_calls_run_on_both_workers_together(
     doors: Doors, door: Door, mode: Mode, tmp_path: Path
 ) -> None:
     async def meet() -> tuple[Any, Any]:
@@ -125,7 +125,7 @@ WRONG = {
 
 @every_door
 @both_ages
-def test_what_goes_wrong_is_a_structured_error(doors: Doors, door: Door, mode: Mode) -> None:
+def test_failed_call_is_structured_error(doors: Doors, door: Door, mode: Mode) -> None:
     async def use() -> list[Any]:
         async with doors.client(door, mode) as client:
             return [await client.call_tool(tool, json.loads(args)) for tool, args in WRONG]
@@ -141,9 +141,7 @@ def test_what_goes_wrong_is_a_structured_error(doors: Doors, door: Door, mode: M
 
 @every_door
 @both_ages
-def test_progress_of_a_handler_reaches_the_client(
-    doors: Doors, door: Door, mode: Mode, tmp_path: Path
-) -> None:
+def test_progress_of_handler_reaches_client(doors: Doors, door: Door, mode: Mode, tmp_path: Path) -> None:
     told: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -163,9 +161,7 @@ def test_progress_of_a_handler_reaches_the_client(
 
 @every_door
 @both_ages
-def test_a_call_that_the_client_cancels_is_cancelled(
-    doors: Doors, door: Door, mode: Mode, tmp_path: Path
-) -> None:
+def test_call_that_client_cancels_is_cancelled(doors: Doors, door: Door, mode: Mode, tmp_path: Path) -> None:
     async def use() -> None:
         async with doors.client(door, mode) as client:
             call = asyncio.create_task(client.call_tool(WAITS, {"place": str(tmp_path)}))
@@ -178,7 +174,7 @@ def test_a_call_that_the_client_cancels_is_cancelled(
     asyncio.run(use())
 
 
-def test_what_a_client_waits_for_is_cancelled_when_it_closes_stdin(doors: Doors, tmp_path: Path) -> None:
+def test_closed_stdin_cancels_calls_client_waits_for(doors: Doors, tmp_path: Path) -> None:
     with raw_server(doors.stack) as server:
         begin_a_call(server, tmp_path)
 
@@ -190,7 +186,7 @@ def test_what_a_client_waits_for_is_cancelled_when_it_closes_stdin(doors: Doors,
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_a_client_waits_for_is_cancelled_when_the_server_is_stopped(
+def test_stopped_server_cancels_calls_client_waits_for(
     doors: Doors, tmp_path: Path, number: signal.Signals
 ) -> None:
     with raw_server(doors.stack) as server:
@@ -203,9 +199,7 @@ def test_what_a_client_waits_for_is_cancelled_when_the_server_is_stopped(
 
 
 @both_ages
-def test_what_clients_wait_for_over_http_is_cancelled_when_the_server_is_stopped(
-    doors: Doors, mode: Mode, tmp_path: Path
-) -> None:
+def test_stopped_http_server_cancels_calls_clients_await(doors: Doors, mode: Mode, tmp_path: Path) -> None:
     async def use(url: str, stop: Callable[[], object]) -> None:
         async with Doors(doors.stack, url).client("http", mode) as client:
             call = asyncio.create_task(client.call_tool(WAITS, {"place": str(tmp_path)}))
@@ -229,7 +223,7 @@ def begin_a_call(server: "subprocess.Popen[str]", place: Path) -> None:
     wait_until((place / "began").exists, PATIENCE)
 
 
-def test_rubbish_on_stdin_is_not_an_end_of_the_conversation(doors: Doors) -> None:
+def test_rubbish_on_stdin_is_not_end_of_conversation(doors: Doors) -> None:
     with raw_server(doors.stack) as server:
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write("not JSON\n\n[]\n{}\n" + "x" * 1_000_000 + "\n")
@@ -240,7 +234,7 @@ def test_rubbish_on_stdin_is_not_an_end_of_the_conversation(doors: Doors) -> Non
 
 
 @every_door
-def test_a_client_of_the_handshake_is_told_when_the_catalog_changes(doors: Doors, door: Door) -> None:
+def test_handshake_client_is_notified_of_catalog_change(doors: Doors, door: Door) -> None:
     async def use() -> list[str]:
         changed = asyncio.Event()
 
@@ -259,7 +253,7 @@ def test_a_client_of_the_handshake_is_told_when_the_catalog_changes(doors: Doors
 
 
 @every_door
-def test_a_client_that_listens_is_told_when_the_catalog_changes(doors: Doors, door: Door) -> None:
+def test_listening_client_is_notified_of_catalog_change(doors: Doors, door: Door) -> None:
     async def use() -> list[str]:
         async with doors.client(door, "auto") as client, client.listen(tools_list_changed=True) as changes:
             await asyncio.to_thread(announce, doors.stack, f"other__{door}")
@@ -294,7 +288,7 @@ def announce(stack: LocalStack, *names: str) -> None:
 
 
 @both_ages
-def test_each_session_of_the_handshake_has_an_instance_of_its_own(doors: Doors, mode: Mode) -> None:
+def test_each_handshake_session_has_own_instance(doors: Doors, mode: Mode) -> None:
     async def use() -> str:
         async with doors.client("http", mode) as client:
             first = await client.call_tool("echo__context", {})
@@ -309,7 +303,7 @@ def test_each_session_of_the_handshake_has_an_instance_of_its_own(doors: Doors, 
     assert (one == other) is (mode == "auto"), "without sessions all share the server's instance"
 
 
-def test_an_instance_can_be_named(doors: Doors) -> None:
+def test_instance_can_be_named(doors: Doors) -> None:
     async def use() -> Any:
         async with doors.client("stdio", "auto", "--instance", "issue-42") as client:
             return await client.call_tool("echo__context", {})
@@ -361,7 +355,7 @@ def first_event(response: Any) -> dict[str, str]:
     return event
 
 
-def test_a_client_whose_stream_breaks_comes_back_for_the_result(doors: Doors, tmp_path: Path) -> None:
+def test_client_whose_stream_breaks_comes_back_for_result(doors: Doors, tmp_path: Path) -> None:
     session, stranger = new_session(doors.url), new_session(doors.url)
     call = {"name": WAITS, "arguments": {"place": str(tmp_path)}}
     with ask(doors.url, 7, "tools/call", session, **call) as response:
@@ -380,7 +374,7 @@ def test_a_client_whose_stream_breaks_comes_back_for_the_result(doors: Doors, tm
     assert not (tmp_path / "cleaned").exists()
 
 
-def test_a_call_is_cancelled_when_its_client_ends_the_session(doors: Doors, tmp_path: Path) -> None:
+def test_call_is_cancelled_when_its_client_ends_session(doors: Doors, tmp_path: Path) -> None:
     session = new_session(doors.url)
     call = {"name": WAITS, "arguments": {"place": str(tmp_path)}}
     with ask(doors.url, 7, "tools/call", session, **call):
@@ -391,14 +385,14 @@ def test_a_call_is_cancelled_when_its_client_ends_the_session(doors: Doors, tmp_
     wait_until((tmp_path / "cleaned").exists, PATIENCE)
 
 
-def test_a_page_of_another_site_is_refused(doors: Doors) -> None:
+def test_page_of_another_site_is_refused(doors: Doors) -> None:
     assert post(doors.url) == 200
     assert post(doors.url, Origin="http://localhost:3000") == 200
     assert post(doors.url, Origin="https://evil.example") == 403
     assert post(doors.url, Host="evil.example") == 403
 
 
-def test_a_token_must_be_shown_if_one_is_set(doors: Doors) -> None:
+def test_configured_token_is_required(doors: Doors) -> None:
     async def use(url: str, token: str) -> Any:
         async with with_token(url, token) as client:
             return await client.call_tool("echo__args", {"n": 1})
@@ -429,7 +423,7 @@ def test_a_token_must_be_shown_if_one_is_set(doors: Doors) -> None:
     assert auths == [None, {"subjects": {"user": "U1"}}]
 
 
-def test_remote_client_without_a_token_is_refused(doors: Doors) -> None:
+def test_remote_client_without_token_is_refused(doors: Doors) -> None:
     env = environment(redis_url=doors.stack.redis_url)
     done = goondan("mcp-server", "--agent", "smith", "--http", "--address", "0.0.0.0", "--json", env=env)
 
@@ -447,7 +441,7 @@ def test_remote_client_without_a_token_is_refused(doors: Doors) -> None:
         (("--agent", "smith", "--redis-url", "redis://127.0.0.1:1/0"), 5, "127.0.0.1:1"),
     ],
 )
-def test_what_keeps_it_from_starting_is_said(
+def test_reason_why_server_cannot_start_is_shown(
     doors: Doors, options: tuple[str, ...], exit_code: int, word: str
 ) -> None:
     env = environment(redis_url=doors.stack.redis_url, http_token="s3cret", connect_timeout_seconds=0)
@@ -466,7 +460,7 @@ server.wait()
 
 
 @pytest.mark.usefixtures("fresh_programs")
-def test_a_server_ends_with_its_client_although_others_hold_the_pipe(doors: Doors) -> None:
+def test_server_ends_with_client_despite_held_pipe(doors: Doors) -> None:
     source, stdin = os.pipe()
     command = [sys.executable, "-c", _HOST, *PROGRAM, "mcp-server", "--agent", "smith"]
     env = environment(redis_url=doors.stack.redis_url)

@@ -74,7 +74,7 @@ async def task_of(client: Client, tool: str, **args: Any) -> Task:
 
 
 @pytest.mark.parametrize(("door", "other"), [("http", "stdio"), ("stdio", "http")])
-def test_a_task_of_one_server_is_polled_at_another(
+def test_task_of_one_server_is_polled_at_another(
     doors: Doors, door: Door, other: Door, tmp_path: Path
 ) -> None:
     until = tmp_path / "until"
@@ -103,7 +103,7 @@ def test_a_task_of_one_server_is_polled_at_another(
     assert doors.stack.client.record(created.task_id).outcome == "ok"
 
 
-def test_the_client_approves_a_held_call_with_other_arguments(doors: Doors) -> None:
+def test_client_approves_held_call_with_other_arguments(doors: Doors) -> None:
     async def use() -> Any:
         async with doors.client("http", "auto", **ASKING) as client:
             task = await task_of(client, "guarded__wipe", disk="sda")
@@ -124,7 +124,7 @@ def test_the_client_approves_a_held_call_with_other_arguments(doors: Doors) -> N
     assert (record.call.args, record.call.edited.asked) == ({"disk": "sdb"}, {"disk": "sda"})
 
 
-def test_the_client_approves_and_denies_held_calls(doors: Doors) -> None:
+def test_client_approves_and_denies_held_calls(doors: Doors) -> None:
     async def use() -> list[Any]:
         async with doors.client("http", "auto", **ASKING) as client:
             ends = []
@@ -159,7 +159,7 @@ def test_the_client_approves_and_denies_held_calls(doors: Doors) -> None:
     assert "in use" in denied.result["content"][0]["text"]
 
 
-def test_a_client_whose_user_cannot_be_asked_sees_what_the_call_waits_for(doors: Doors) -> None:
+def test_client_unable_to_ask_user_sees_what_call_awaits(doors: Doors) -> None:
     async def use() -> Any:
         async with doors.client("http", "auto", extensions=[TasksExtension()]) as client:
             task = await task_of(client, "guarded__wipe", disk="sdb")
@@ -174,7 +174,7 @@ def test_a_client_whose_user_cannot_be_asked_sees_what_the_call_waits_for(doors:
     assert ended.result["structuredContent"] == {"wiped": "sdb"}
 
 
-def test_the_page_of_a_pending_call_is_shown_until_the_call_is_completed(doors: Doors) -> None:
+def test_pending_call_page_is_shown_until_completion(doors: Doors) -> None:
     page = "https://pay.example/7"
 
     async def use() -> Any:
@@ -196,7 +196,7 @@ def test_the_page_of_a_pending_call_is_shown_until_the_call_is_completed(doors: 
     assert declined.status == "cancelled"
 
 
-def test_a_cancelled_task_is_cancelled_once(doors: Doors) -> None:
+def test_cancelled_task_is_cancelled_once(doors: Doors) -> None:
     async def use() -> Any:
         async with doors.client("http", "auto", **ASKING) as client:
             task = await task_of(client, "jobs__begin")
@@ -208,7 +208,7 @@ def test_a_cancelled_task_is_cancelled_once(doors: Doors) -> None:
     assert asyncio.run(use()).status == "cancelled"
 
 
-def test_ids_that_are_no_tasks_of_the_server_are_unknown(doors: Doors) -> None:
+def test_ids_of_no_server_task_are_unknown(doors: Doors) -> None:
     client = doors.stack.client
     ids = [
         "nothing",
@@ -235,7 +235,7 @@ def test_ids_that_are_no_tasks_of_the_server_are_unknown(doors: Doors) -> None:
 @pytest.mark.parametrize(
     ("mode", "code"), [("auto", MISSING_REQUIRED_CLIENT_CAPABILITY), ("legacy", METHOD_NOT_FOUND)]
 )
-def test_a_client_without_the_extension_gets_no_task(doors: Doors, mode: Any, code: int) -> None:
+def test_client_without_extension_gets_no_task(doors: Doors, mode: Any, code: int) -> None:
     async def use() -> tuple[Any, int]:
         async with doors.client("http", mode) as client:
             calling = asyncio.create_task(client.call_tool("jobs__begin", {"handle": f"plain-{mode}"}))
@@ -262,7 +262,7 @@ class GetMisrouted(Request[Misrouted, Literal["tasks/get"]]):
     name_param = "route"
 
 
-def test_a_request_that_is_routed_to_another_task_is_refused(doors: Doors) -> None:
+def test_request_routed_to_another_task_is_refused(doors: Doors) -> None:
     async def use() -> int:
         async with doors.client("http", "auto", **ASKING) as client:
             request = GetMisrouted(params=Misrouted(task_id="one"))

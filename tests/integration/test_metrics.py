@@ -46,9 +46,7 @@ def scraped(url: str) -> Samples:
     return sums
 
 
-def test_calls_show_by_tool_and_code_those_tried_again_those_that_waited_and_those_lost(
-    stack: LocalStack, tmp_path: Path
-) -> None:
+def test_metrics_show_calls_retries_waits_and_losses_by_tool(stack: LocalStack, tmp_path: Path) -> None:
     client, go = stack.client, tmp_path / "go"
     for tool in ("say__plainly", "say__plainly", "say__twice", "made__up", "made__up-too"):
         client.call("host", tool, timeout=PATIENCE)
@@ -86,7 +84,7 @@ def test_calls_show_by_tool_and_code_those_tried_again_those_that_waited_and_tho
     assert error.code == "E_TOOL_OUTCOME_UNKNOWN"
 
 
-def test_every_metric_that_dashboard_and_alerts_ask_for_is_served(stack: LocalStack) -> None:
+def test_all_dashboard_and_alert_metrics_are_served(stack: LocalStack) -> None:
     dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     groups = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
@@ -102,7 +100,7 @@ def test_every_metric_that_dashboard_and_alerts_ask_for_is_served(stack: LocalSt
     assert {name for names in named for name in names} <= served
 
 
-def test_promtool_accepts_the_alerts() -> None:
+def test_promtool_accepts_alerts() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed (Debian has it in the package prometheus)")

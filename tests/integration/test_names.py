@@ -85,7 +85,7 @@ def write_bundle(folder: Path) -> None:
     (folder / "agent.py").write_text(ENTRY, "utf-8")
 
 
-def test_agent_of_every_name_runs_calls_and_answers_events(client: Client) -> None:
+def test_any_agent_name_allows_calls_and_events(client: Client) -> None:
     calls = [client.submit(name, "con__con", {"n": 1}, instance_key="i") for name in NAMES]
     events = {name: client.request(name, 2, instance_key="i", is_async=True) for name in NAMES}
 
@@ -100,7 +100,7 @@ def test_tool_of_every_name_is_called(client: Client) -> None:
     assert [call.result(PATIENCE).output for call in calls] == [["events", "i", 3, True]] * len(TOOLS)
 
 
-def test_instance_of_every_name_has_its_own_workdir_and_mailbox(client: Client) -> None:
+def test_any_instance_name_has_own_workdir_and_mailbox(client: Client) -> None:
     calls = [client.submit("default", "con__con", {"n": 4}, instance_key=key) for key in KEYS]
     events = [client.request("events", 5, instance_key=key, is_async=True) for key in KEYS]
 
@@ -110,7 +110,7 @@ def test_instance_of_every_name_has_its_own_workdir_and_mailbox(client: Client) 
     assert set(KEYS) <= {one.instance_key for one in client.instances()}
 
 
-def test_queues_of_every_name_are_shown_with_their_agent(client: Client) -> None:
+def test_queues_of_any_name_show_their_agent(client: Client) -> None:
     wait_until(lambda: {one.agent for one in client.queues()} >= set(NAMES))
     assert all(one.backlog == 0 for one in client.queues())
 

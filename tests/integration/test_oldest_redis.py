@@ -57,14 +57,14 @@ def test_results_errors_and_cancelled_calls_come_back(old: LocalStack) -> None:
     assert ended.error.code == "E_TOOL_CANCELLED"
 
 
-def test_a_failed_call_is_tried_again(old: LocalStack, tmp_path: Path) -> None:
+def test_failed_call_is_tried_again(old: LocalStack, tmp_path: Path) -> None:
     arguments = {"place": str(tmp_path), "times": 1}
     result = old.client.submit("smith", "flaky__any", arguments).result(PATIENCE)
     assert result.status == "ok"
     assert result.output == 2
 
 
-def test_every_script_does_what_it_does_in_memory(old: LocalStack) -> None:
+def test_every_script_behaves_as_in_memory(old: LocalStack) -> None:
     # the cases of a test differ in their data, which the unit tests send in memory
     options = ["--one-case", "-p", "no:cacheprovider", "-p", "tests.integration.real_redis"]
     # it is forked from a process that has imported plugins of pytest, which warns of that

@@ -74,13 +74,13 @@ def asking(url: str) -> Iterator[Asking]:
         yield of
 
 
-def test_models_are_the_agents_that_the_token_may_ask(asking: Asking) -> None:
+def test_models_are_agents_that_token_may_ask(asking: Asking) -> None:
     assert [model.id for model in asking().models.list()] == ["builder"]
     assert {model.id for model in asking("bob").models.list()} > {"builder"}
     assert asking().models.retrieve("builder").owned_by == "goondan"
 
 
-def test_response_has_the_answer_and_the_next_one_goes_on_in_its_instance(
+def test_response_has_answer_and_next_response_continues_instance(
     asking: Asking, client: Client, redis: Redis
 ) -> None:
     with answering(client, redis) as seen:
@@ -97,7 +97,7 @@ def test_response_has_the_answer_and_the_next_one_goes_on_in_its_instance(
     assert asking().responses.retrieve(first.id).output == first.output
 
 
-def test_background_response_is_followed_after_cuts_at_another_server_and_after_its_end(
+def test_background_response_is_followed_across_cuts_servers_and_end(
     asking: Asking, client: Client, redis: Redis, url: str
 ) -> None:
     begun = asking().responses.create(model="builder", input="go", background=True)
@@ -131,7 +131,7 @@ def test_background_response_is_followed_after_cuts_at_another_server_and_after_
     assert whole[-1].sequence_number == numbers[-1]
 
 
-def test_cancelled_response_is_cancelled_for_all_who_ask(asking: Asking, client: Client) -> None:
+def test_cancelled_response_is_cancelled_for_all_readers(asking: Asking, client: Client) -> None:
     begun = asking().responses.create(model="builder", input="go", background=True)
     received(client)
 
@@ -141,18 +141,14 @@ def test_cancelled_response_is_cancelled_for_all_who_ask(asking: Asking, client:
     assert asking().responses.cancel(begun.id).status == "cancelled"
 
 
-def test_streamed_response_is_put_together_by_the_client(
-    asking: Asking, client: Client, redis: Redis
-) -> None:
+def test_streamed_response_is_put_together_by_client(asking: Asking, client: Client, redis: Redis) -> None:
     with answering(client, redis), asking().responses.stream(model="builder", input="go") as stream:
         response = stream.get_final_response()
 
     assert response.output_text == "I build.It is built."
 
 
-def test_completion_is_the_answer_and_its_stream_has_all_texts(
-    asking: Asking, client: Client, redis: Redis
-) -> None:
+def test_completion_is_answer_and_streams_all_texts(asking: Asking, client: Client, redis: Redis) -> None:
     messages: Any = [{"role": "system", "content": "x"}, {"role": "user", "content": "build"}]
     with answering(client, redis) as seen:
         whole = asking().chat.completions.create(model="builder", messages=messages, user="chat-1")
@@ -170,7 +166,7 @@ def test_completion_is_the_answer_and_its_stream_has_all_texts(
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
-def test_answer_is_parsed_as_the_schema_of_the_request(asking: Asking, client: Client, redis: Redis) -> None:
+def test_answer_is_parsed_as_schema_of_request(asking: Asking, client: Client, redis: Redis) -> None:
     messages: Any = [{"role": "user", "content": "where?"}]
     with answering(client, redis, SEOUL) as seen:
         response = asking().responses.parse(model="builder", input="where?", text_format=Place)
@@ -193,7 +189,7 @@ def test_answer_is_parsed_as_the_schema_of_the_request(asking: Asking, client: C
     assert asking().responses.retrieve(response.id).text == response.text
 
 
-def test_answer_that_does_not_fit_the_schema_fails(asking: Asking, client: Client, redis: Redis) -> None:
+def test_answer_that_does_not_fit_schema_fails(asking: Asking, client: Client, redis: Redis) -> None:
     messages: Any = [{"role": "user", "content": "where?"}]
     with answering(client, redis, {"town": 1}):
         response = asking().responses.parse(model="builder", input="where?", text_format=Place)
@@ -207,7 +203,7 @@ def test_answer_that_does_not_fit_the_schema_fails(asking: Asking, client: Clien
     assert response.error.code == "E_MODEL_ANSWER"
 
 
-def test_failed_agent_fails_the_completion_with_its_code(asking: Asking, client: Client) -> None:
+def test_failed_agent_fails_completion_with_its_code(asking: Asking, client: Client) -> None:
     def fail_one() -> None:
         client.cancel(received(client).id)
 
@@ -244,7 +240,7 @@ BAD: list[tuple[str, dict[str, Any], int, str | None]] = [
 
 
 @pytest.mark.parametrize(("name", "body", "status", "param"), BAD)
-def test_bad_request_is_refused_in_the_form_of_openai(
+def test_bad_request_is_refused_in_form_of_openai(
     asking: Asking, name: str, body: dict[str, Any], status: int, param: str | None
 ) -> None:
     with pytest.raises(openai.APIStatusError) as refused:
@@ -284,7 +280,7 @@ HISTORY: list[JsonObject] = [
 
 
 @pytest.mark.parametrize("more", [OPEN_WEBUI, LIBRE_CHAT], ids=["Open WebUI", "LibreChat"])
-def test_chat_program_that_names_its_chat_goes_on_in_one_instance(
+def test_program_naming_its_chat_keeps_one_instance(
     url: str, client: Client, redis: Redis, more: JsonObject
 ) -> None:
     headers = {"Authorization": "Bearer token-of-ann-00000", "X-Goondan-Instance": "2f1c9a64-chat"}
@@ -343,7 +339,7 @@ def test_damaged_number_is_refused(asking: Asking, client: Client) -> None:
     client.cancel(begun.id.removeprefix("resp_"))
 
 
-def test_response_belongs_to_the_token_that_asked_for_it(asking: Asking, client: Client) -> None:
+def test_response_belongs_to_token_that_created_it(asking: Asking, client: Client) -> None:
     begun = asking().responses.create(model="builder", input="go", background=True)
     turn = client.start_turn("builder", "of another door")
     asks: list[Callable[[], object]] = [

@@ -69,7 +69,7 @@ def test_models_are_listed_and_retrieved(seen: Any) -> None:
     assert seen["model"] == {"id": "builder", "object": "model", "created": 0, "owned_by": "goondan"}
 
 
-def test_completion_is_the_answer_and_its_stream_has_all_texts(seen: Any) -> None:
+def test_completion_is_answer_and_streams_all_texts(seen: Any) -> None:
     [choice] = seen["completion"]["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (ANSWER, "stop")
     assert (seen["asked"][0].input, seen["asked"][0].instance_key) == ("build", "chat-1")
@@ -79,7 +79,7 @@ def test_completion_is_the_answer_and_its_stream_has_all_texts(seen: Any) -> Non
     assert "usage" in seen["chunks"][-1]
 
 
-def test_response_is_followed_by_the_next_one_in_its_instance(seen: Any) -> None:
+def test_next_response_continues_in_same_instance(seen: Any) -> None:
     response, events, final = seen["response"], seen["events"], seen["final"]
     assert (response["status"], response["output_text"]) == ("completed", f"I build.{ANSWER}")
     assert [item["type"] for item in response["output"]] == ["message", "mcp_call", "message"]
@@ -90,7 +90,7 @@ def test_response_is_followed_by_the_next_one_in_its_instance(seen: Any) -> None
     assert final["output_text"] == f"I build.{ANSWER}"
 
 
-def test_background_response_gives_each_event_once_after_a_cut(seen: Any) -> None:
+def test_background_response_gives_each_event_once_after_cut(seen: Any) -> None:
     events = [*seen["before"], *seen["after"]]
     numbers = [event["sequence_number"] for event in events]
 
@@ -103,7 +103,7 @@ def test_background_response_gives_each_event_once_after_a_cut(seen: Any) -> Non
     assert (seen["retrieved"]["status"], seen["stopped"]) == ("completed", "cancelled")
 
 
-def test_answer_is_parsed_as_the_schema_of_the_request(seen: Any) -> None:
+def test_answer_is_parsed_as_schema_of_request(seen: Any) -> None:
     schemas = [one.event.output_schema for one in seen["asked"] if one.input == "where?"]
 
     assert seen["parsed"] == [PLACE] * 3
@@ -125,7 +125,7 @@ def test_answer_is_parsed_as_the_schema_of_the_request(seen: Any) -> None:
         ("cut", "APIError", None, None),
     ],
 )
-def test_refused_request_is_a_typed_error(
+def test_refused_request_is_typed_error(
     seen: Any, asked: str, name: str, status: int | None, param: str | None
 ) -> None:
     error = seen["refusals"][asked]

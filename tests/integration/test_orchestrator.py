@@ -158,7 +158,7 @@ def within(seconds: float, condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.requirement("handoff.auto-spawn", "runtime.request.auto-spawn")
-def test_agent_that_another_one_delegates_to_is_started_for_it(stage: Stage) -> None:
+def test_delegation_target_agent_is_started_on_demand(stage: Stage) -> None:
     with stage.orchestrator():
         within(PATIENCE, lambda: stage.agent("echo")["orchestrated"])
         assert stage.workers("echo") == []
@@ -169,7 +169,7 @@ def test_agent_that_another_one_delegates_to_is_started_for_it(stage: Stage) -> 
         assert len(stage.workers("echo")) == 1
 
 
-def test_a_call_to_an_agent_without_workers_starts_one_and_is_answered(stage: Stage) -> None:
+def test_call_to_workerless_agent_starts_worker_and_is_answered(stage: Stage) -> None:
     with stage.orchestrator():
         result = stage.client.call("speaker", "say__word", {}, timeout=PATIENCE)
 
@@ -191,7 +191,7 @@ def test_two_orchestrators_start_one_worker_for_one_request(stage: Stage) -> Non
         assert len(stage.starts()) == 1
 
 
-def test_a_worker_that_others_have_started_is_used_and_left_alone(stage: Stage) -> None:
+def test_worker_started_by_others_is_used_and_left_alone(stage: Stage) -> None:
     worker = stage.stack.start_worker(["speaker"])
     with stage.orchestrator("--idle-seconds", "0") as orchestrator:
         assert stage.say().output == "hello"
@@ -204,7 +204,7 @@ def test_a_worker_that_others_have_started_is_used_and_left_alone(stage: Stage) 
     assert worker.poll() is None
 
 
-def test_an_idle_worker_is_stopped_and_started_again_when_it_is_needed(stage: Stage) -> None:
+def test_idle_worker_stops_and_restarts_on_demand(stage: Stage) -> None:
     with stage.orchestrator("--idle-seconds", "0.5"):
         assert stage.say().output == "hello"
         within(PATIENCE, lambda: not stage.workers())
@@ -214,7 +214,7 @@ def test_an_idle_worker_is_stopped_and_started_again_when_it_is_needed(stage: St
     assert len(stage.starts()) == 2
 
 
-def test_a_worker_is_not_idle_while_a_call_runs(stage: Stage) -> None:
+def test_worker_is_not_idle_while_call_runs(stage: Stage) -> None:
     with stage.orchestrator("--idle-seconds", "0"):
         call = stage.client.submit("speaker", "say__wait", {})
         within(PATIENCE, (stage.bundle / "waits").exists)
@@ -227,7 +227,7 @@ def test_a_worker_is_not_idle_while_a_call_runs(stage: Stage) -> None:
     assert len(stage.starts()) == 1
 
 
-def test_an_orderly_stop_drains_the_workers(stage: Stage) -> None:
+def test_orderly_stop_drains_workers(stage: Stage) -> None:
     with stage.orchestrator() as orchestrator:
         call = stage.client.submit("speaker", "say__wait", {})
         within(PATIENCE, (stage.bundle / "waits").exists)
@@ -241,7 +241,7 @@ def test_an_orderly_stop_drains_the_workers(stage: Stage) -> None:
     within(PATIENCE, lambda: with_environment(stage.mark) == [])  # a worker's own children end after it
 
 
-def test_a_worker_outlives_an_orchestrator_that_is_killed_and_the_next_one_starts_no_double(
+def test_next_orchestrator_reuses_worker_of_killed_orchestrator(
     stage: Stage,
 ) -> None:
     with stage.orchestrator():
@@ -256,7 +256,7 @@ def test_a_worker_outlives_an_orchestrator_that_is_killed_and_the_next_one_start
     assert len(stage.starts()) == 1
 
 
-def test_a_worker_that_is_killed_is_replaced(stage: Stage) -> None:
+def test_worker_that_is_killed_is_replaced(stage: Stage) -> None:
     with stage.orchestrator():
         assert stage.say().output == "hello"
         [killed] = stage.starts()
@@ -268,7 +268,7 @@ def test_a_worker_that_is_killed_is_replaced(stage: Stage) -> None:
     assert len(stage.starts()) == 2
 
 
-def test_calls_of_a_killed_worker_go_on_long_before_its_leases_end(stage: Stage) -> None:
+def test_calls_of_killed_worker_continue_long_before_leases_end(stage: Stage) -> None:
     stage.env["GOONDAN_LEASE_SECONDS"] = "3600"
     with stage.orchestrator("--concurrency", "1"):
         assert stage.say().output == "hello"
@@ -285,7 +285,7 @@ def test_calls_of_a_killed_worker_go_on_long_before_its_leases_end(stage: Stage)
     assert (stage.bundle / "waits").read_text() == "run\n"
 
 
-def test_an_agent_whose_file_raises_gets_into_a_crash_loop_that_callers_are_told_of(stage: Stage) -> None:
+def test_agent_with_raising_file_reports_crash_loop_to_callers(stage: Stage) -> None:
     stage.write_entry(ENTRY + "1 / 0\n")
     with stage.orchestrator():
         first = error_of(stage.say())
@@ -302,7 +302,7 @@ def test_an_agent_whose_file_raises_gets_into_a_crash_loop_that_callers_are_told
     assert "speaker.py:8: importing the file raises ZeroDivisionError" in row["reason"]
 
 
-def test_whoever_waits_for_an_answer_is_told_too_and_an_event_that_nobody_waits_for_stays(
+def test_crash_loop_fails_awaited_request_but_keeps_unawaited_event(
     stage: Stage,
 ) -> None:
     stage.write_entry("1 / 0\n")
@@ -316,7 +316,7 @@ def test_whoever_waits_for_an_answer_is_told_too_and_an_event_that_nobody_waits_
         within(PATIENCE, lambda: stage.agent()["backlog"] == 0 and stage.agent()["crashes"] == 0)
 
 
-def test_a_call_of_plain_celery_ends_so_too(stage: Stage) -> None:
+def test_call_of_plain_celery_ends_so_too(stage: Stage) -> None:
     stage.write_entry("1 / 0\n")
     with plain_celery(stage.stack.redis_url) as app, stage.orchestrator():
         sent = app.send_task(
@@ -330,7 +330,7 @@ def test_a_call_of_plain_celery_ends_so_too(stage: Stage) -> None:
     assert result["error"]["code"] == "E_AGENT_UNAVAILABLE"
 
 
-def test_a_success_ends_the_crash_loop(stage: Stage) -> None:
+def test_success_ends_crash_loop(stage: Stage) -> None:
     stage.write_entry("1 / 0\n")
     with stage.orchestrator():
         assert error_of(stage.say())[0] == "E_AGENT_UNAVAILABLE"

@@ -32,7 +32,7 @@ def client(stack: LocalStack) -> Client:
 
 
 @pytest.mark.parametrize("tool", ["echo__args", "wait__seconds"])
-def test_the_workers_span_stands_below_the_producers(
+def test_workers_span_stands_below_producers(
     stack: LocalStack, client: Client, producer_spans: InMemorySpanExporter, tool: str
 ) -> None:
     producer_spans.clear()
@@ -72,7 +72,7 @@ def test_calls_of_one_producers_span_are_one_trace(
     assert client.record(pending[1].id).call.parent_span_id is None
 
 
-def test_a_call_without_a_producers_span_has_one_at_the_top(stack: LocalStack, client: Client) -> None:
+def test_call_without_producers_span_has_one_at_top(stack: LocalStack, client: Client) -> None:
     result = client.call("smith", "no__such", timeout=PATIENCE)
 
     span = span_of(stack, result.meta.id)
@@ -83,7 +83,7 @@ def test_a_call_without_a_producers_span_has_one_at_the_top(stack: LocalStack, c
     assert span["attributes"]["error.type"] == "E_TOOL_NOT_IN_CATALOG"
 
 
-def test_spans_that_wait_are_sent_when_the_worker_stops() -> None:
+def test_spans_that_wait_are_sent_when_worker_stops() -> None:
     environment = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "60000"}
     with LocalStack(CALLS_BUNDLE, environment=environment) as running:
         result = running.client.call("smith", "echo__args", timeout=PATIENCE)

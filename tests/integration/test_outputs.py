@@ -58,7 +58,7 @@ def whole(client: Client, call_id: str) -> bytes:
 
 
 @pytest.mark.parametrize("tool", ["load__text", "load__async"])
-def test_a_large_output_is_a_file_that_the_model_can_read(client: Client, tool: str) -> None:
+def test_large_output_is_file_that_model_can_read(client: Client, tool: str) -> None:
     result = large(client, "reading", tool)
     assert result.status == "ok"
     assert set(result.output) == {"path", "size", "preview"}
@@ -72,9 +72,7 @@ def test_a_large_output_is_a_file_that_the_model_can_read(client: Client, tool: 
     assert json.loads(whole(client, read.meta.id))["content"] == text
 
 
-def test_a_producer_fetches_it_whole_in_parts_and_leaves_nothing_behind(
-    client: Client, stack: LocalStack
-) -> None:
+def test_producer_fetches_output_in_parts_leaving_nothing_behind(client: Client, stack: LocalStack) -> None:
     result = large(client)
     with connect(stack.redis_url) as redis:
         before = set(redis.scan_iter())
@@ -84,7 +82,7 @@ def test_a_producer_fetches_it_whole_in_parts_and_leaves_nothing_behind(
     assert READ_OUTPUT_TOOL not in tools
 
 
-def test_a_part_can_be_asked_for(client: Client) -> None:
+def test_part_can_be_asked_for(client: Client) -> None:
     call_id = large(client).meta.id
     data = serializer.encode(the_text(LARGE))
     part = client.read_output(call_id, 1000, 10, timeout=PATIENCE)
@@ -95,7 +93,7 @@ def test_a_part_can_be_asked_for(client: Client) -> None:
         client.read_output(call_id, len(data) + 1, timeout=PATIENCE)
 
 
-def test_a_small_output_needs_no_worker(client: Client) -> None:
+def test_small_output_needs_no_worker(client: Client) -> None:
     result = client.call("keeper", "load__value", {"value": {"é": [1, None]}}, timeout=PATIENCE)
     data = '{"é":[1,null]}'.encode()
     assert whole(client, result.meta.id) == data
@@ -106,7 +104,7 @@ def test_a_small_output_needs_no_worker(client: Client) -> None:
             client.read_output(result.meta.id, offset, limit)
 
 
-def test_an_output_of_the_same_form_is_not_mistaken_for_a_file(client: Client) -> None:
+def test_output_resembling_file_reference_stays_plain_output(client: Client) -> None:
     forged = {"path": "/etc/passwd", "size": 7, "preview": "root"}
     result = client.call("keeper", "load__value", {"value": forged}, timeout=PATIENCE)
     assert (result.output, result.meta.output_file) == (forged, None)
@@ -114,12 +112,12 @@ def test_an_output_of_the_same_form_is_not_mistaken_for_a_file(client: Client) -
 
 
 @pytest.mark.parametrize("size", [LIMIT, LIMIT + 1])
-def test_the_limit_itself_still_fits(client: Client, size: int) -> None:
+def test_limit_itself_still_fits(client: Client, size: int) -> None:
     result = client.call("keeper", "load__text", {"characters": size - 2}, timeout=PATIENCE)
     assert (result.meta.output_file is None) == (size == LIMIT)
 
 
-def test_the_tool_of_the_system_reads_nothing_but_outputs_and_only_of_its_instance(client: Client) -> None:
+def test_system_tool_reads_only_outputs_of_its_instance(client: Client) -> None:
     path = large(client, "mine").output["path"]
     theirs = client.call("keeper", READ_OUTPUT_TOOL, {"path": path}, instance_key="theirs", timeout=PATIENCE)
     other = client.call("keeper", READ_OUTPUT_TOOL, {"path": "/etc/passwd"}, timeout=PATIENCE)
@@ -130,7 +128,7 @@ def test_the_tool_of_the_system_reads_nothing_but_outputs_and_only_of_its_instan
     assert READ_OUTPUT_TOOL not in [item["name"] for item in client.catalog("keeper")]
 
 
-def test_what_cannot_be_read_is_said(client: Client, stack: LocalStack) -> None:
+def test_unreadable_output_is_reported(client: Client, stack: LocalStack) -> None:
     gone = large(client, "gone")
     [file] = stack.state_root.glob(f"workspaces/*/instances/gone/workspace/{gone.output['path']}")
     file.unlink()
@@ -146,20 +144,20 @@ def test_what_cannot_be_read_is_said(client: Client, stack: LocalStack) -> None:
         client.read_output("nobody")
 
 
-def test_an_error_is_bounded_whatever_it_says_of_itself(client: Client) -> None:
+def test_error_is_bounded_whatever_it_says_of_itself(client: Client) -> None:
     result = client.call("keeper", "load__shouts", {"characters": 5_000_000}, timeout=PATIENCE)
     assert result.error is not None
     assert len(serializer.encode(result.to_wire())) < LIMIT
     assert result.error.help_url is None
 
 
-def test_an_async_producer_reads_it_too(client: Client) -> None:
+def test_async_producer_reads_it_too(client: Client) -> None:
     call_id = large(client).meta.id
     part = asyncio.run(AsyncClient(client).read_output(call_id, 0, 7, timeout=PATIENCE))
     assert part.data == serializer.encode(the_text(LARGE))[:7]
 
 
-def test_without_a_worker_the_reader_waits_as_long_as_it_wants_to(tmp_path: Path) -> None:
+def test_output_reader_without_worker_waits_until_timeout(tmp_path: Path) -> None:
     with LocalStack(OUTPUTS_BUNDLE, agents=["keeper"]) as stack:
         call_id = large(stack.client).meta.id
         stack.stop_worker(stack.workers[0])
@@ -173,7 +171,7 @@ def test_without_a_worker_the_reader_waits_as_long_as_it_wants_to(tmp_path: Path
         assert json.loads(whole(stack.client, call_id)) == the_text(LARGE)
 
 
-def test_an_output_of_fifty_megabytes_goes_through_a_small_redis(stack: LocalStack, tmp_path: Path) -> None:
+def test_output_of_fifty_megabytes_goes_through_small_redis(stack: LocalStack, tmp_path: Path) -> None:
     args = {"characters": 50_000_000, "of": "0123456789"}
     with connect(stack.redis_url) as redis:
         before = redis.info("memory")["used_memory"]
@@ -192,7 +190,7 @@ def _most_resident_megabytes(pid: int) -> float:
     return int(kilobytes) / 1024
 
 
-def test_the_command_writes_every_byte_of_it(stack: LocalStack, client: Client, tmp_path: Path) -> None:
+def test_output_command_writes_every_byte(stack: LocalStack, client: Client, tmp_path: Path) -> None:
     env = environment(redis_url=stack.redis_url)
     call_id = large(client).meta.id
     data = serializer.encode(the_text(LARGE)).decode()
@@ -206,7 +204,7 @@ def test_the_command_writes_every_byte_of_it(stack: LocalStack, client: Client, 
     assert f"goondan output {call_id}" in shown.stderr
 
 
-def test_the_command_says_what_it_cannot_write(stack: LocalStack, client: Client) -> None:
+def test_output_command_reports_unavailable_output(stack: LocalStack, client: Client) -> None:
     env = environment(redis_url=stack.redis_url)
     result = large(client, "to-go")
     past = goondan("output", result.meta.id, "--offset", "999999999", env=env)

@@ -60,7 +60,7 @@ def run(command: tuple[str, ...], cwd: Path, *path: Path) -> "subprocess.Complet
 
 
 @pytest.mark.parametrize("package", ["broker_config", "goondan_tasks", "goondan_web", "workers"])
-def test_goondan_names_a_package_that_hides_one_of_ours(tmp_path: Path, package: str) -> None:
+def test_goondan_names_package_that_hides_one_of_ours(tmp_path: Path, package: str) -> None:
     folder = hide(tmp_path, package)
 
     told = run((*GOONDAN, "--version"), ROOT, folder, ROOT)
@@ -75,7 +75,7 @@ def test_goondan_names_a_package_that_hides_one_of_ours(tmp_path: Path, package:
     assert json.loads(wire.stdout)["error"]["message"] == message
 
 
-def test_a_module_in_place_of_a_package_is_named_too(tmp_path: Path) -> None:
+def test_module_in_place_of_package_is_named_too(tmp_path: Path) -> None:
     (tmp_path / "workers.py").write_text(WRONG, encoding="utf-8")
 
     assert (
@@ -89,14 +89,16 @@ def test_a_module_in_place_of_a_package_is_named_too(tmp_path: Path) -> None:
     [((sys.executable, "-P", "-m", "goondan_tasks", "worker"), "broker_config"), (CELERY, "workers")],
     ids=["goondan", "celery"],
 )
-def test_a_worker_names_it(tmp_path: Path, command: tuple[str, ...], package: str) -> None:
+def test_worker_names_path_that_hides_our_package(
+    tmp_path: Path, command: tuple[str, ...], package: str
+) -> None:
     ended = run(command, ROOT, hide(tmp_path, package), ROOT)
 
     assert ended.returncode != 0
     assert f"{tmp_path / package} hides the package '{package}'" in ended.stderr
 
 
-def test_a_celery_program_of_a_users_own_keeps_its_path(tmp_path: Path) -> None:
+def test_celery_program_of_users_own_keeps_its_path(tmp_path: Path) -> None:
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers" / "__init__.py").write_text("NAME = 'mine'\n", encoding="utf-8")
     text = (
@@ -110,7 +112,7 @@ def test_a_celery_program_of_a_users_own_keeps_its_path(tmp_path: Path) -> None:
     assert (done.returncode, "memory" in done.stdout) == (0, True), done.stderr
 
 
-def test_a_producer_names_what_it_needs_and_minds_no_workers_of_its_own(tmp_path: Path) -> None:
+def test_producer_reports_hidden_needed_package_but_ignores_workers(tmp_path: Path) -> None:
     text = "from goondan_tasks.client import Client\nprint(Client.__name__)\n"
     for name, package in (("good", "workers"), ("bad", "broker_config")):
         (hide(tmp_path / name, package) / "ask.py").write_text(text, encoding="utf-8")
@@ -130,9 +132,7 @@ def test_a_producer_names_what_it_needs_and_minds_no_workers_of_its_own(tmp_path
     [(*GOONDAN, "worker"), (sys.executable, "-m", "goondan_tasks", "worker"), CELERY],
     ids=["goondan", "python -m", "celery"],
 )
-def test_files_of_the_bundles_folder_hide_nothing_of_ours_or_pythons(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_bundle_files_hide_neither_our_nor_python_modules(tmp_path: Path, command: tuple[str, ...]) -> None:
     bundle = hide(tmp_path / "bundle", "workers", "broker_config")
     for name in ("logging", "redis", "celery", "kombu", "json", "typing", "yaml", "resource"):
         (bundle / f"{name}.py").write_text(WRONG, encoding="utf-8")

@@ -41,7 +41,7 @@ def states(client: Client, calls: list[PendingCall]) -> set[str]:
     return {client.record(call.id).state for call in calls}
 
 
-def test_workers_leave_a_paused_agents_calls_until_it_is_resumed(smithy: Crew, client: Client) -> None:
+def test_paused_agents_calls_wait_until_resumed(smithy: Crew, client: Client) -> None:
     smithy.muster(1)
     client.pause("smith", reason="the forge is cleaned", by="ann")
     wait_until(lambda: is_noticed(smithy.stack, "agent.paused", "the forge is cleaned"), PATIENCE)
@@ -62,7 +62,7 @@ def test_workers_leave_a_paused_agents_calls_until_it_is_resumed(smithy: Crew, c
     assert client.resume("smith") is False
 
 
-def test_running_calls_of_a_paused_agent_go_on(smithy: Crew, client: Client, tmp_path: Path) -> None:
+def test_running_calls_of_paused_agent_go_on(smithy: Crew, client: Client, tmp_path: Path) -> None:
     smithy.muster(1)
     call = client.submit("smith", "patient__waits", {"place": str(tmp_path)})
     wait_until((tmp_path / "began").exists, PATIENCE)
@@ -75,9 +75,7 @@ def test_running_calls_of_a_paused_agent_go_on(smithy: Crew, client: Client, tmp
     assert code_of(call.result(PATIENCE)) == "E_TOOL_CANCELLED"
 
 
-def test_all_calls_of_a_paused_agent_are_cancelled_and_its_queue_is_empty(
-    smithy: Crew, client: Client
-) -> None:
+def test_cancelling_all_calls_empties_paused_agents_queue(smithy: Crew, client: Client) -> None:
     smithy.muster(1)
     client.pause("smith", reason="a purge")
     wait_until(lambda: is_noticed(smithy.stack, "agent.paused", "a purge"), PATIENCE)
@@ -90,9 +88,7 @@ def test_all_calls_of_a_paused_agent_are_cancelled_and_its_queue_is_empty(
     assert (queue.backlog, queue.waiting_for_limit) == (0, 0)
 
 
-def test_calls_of_a_paused_tool_wait_while_other_tools_go_on(
-    smithy: Crew, client: Client, tmp_path: Path
-) -> None:
+def test_paused_tools_calls_wait_while_others_continue(smithy: Crew, client: Client, tmp_path: Path) -> None:
     smithy.muster(1)
     client.pause("smith", "echo__args", "its server is down", "ann")
     wait_until(lambda: is_noticed(smithy.stack, "agent.paused", "echo__args"), PATIENCE)
@@ -113,7 +109,7 @@ def test_calls_of_a_paused_tool_wait_while_other_tools_go_on(
     assert began[0] <= began[-1]
 
 
-def test_a_deadline_ends_a_call_whose_tool_is_paused(smithy: Crew, client: Client) -> None:
+def test_deadline_ends_call_whose_tool_is_paused(smithy: Crew, client: Client) -> None:
     smithy.muster(1)
     client.pause("smith", "echo__args", "the deadline goes on", "ann")
     wait_until(lambda: is_noticed(smithy.stack, "agent.paused", "the deadline goes on"), PATIENCE)

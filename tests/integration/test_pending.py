@@ -48,14 +48,14 @@ def begun(
 
 
 @pytest.mark.requirement("result.async-form")
-def test_the_documents_own_build_is_pending_with_its_handle_and_its_message(client: Client) -> None:
+def test_documents_build_is_pending_with_handle_and_message(client: Client) -> None:
     result = client.call("builder", "build__start", {"project": "12345"}, timeout=PATIENCE)
     assert (result.status, result.handle, result.error) == ("pending", "build-12345", None)
     assert result.output == {"message": "빌드가 시작되었습니다. 완료되면 알려드리겠습니다."}
     assert result.meta.awaits == "completion"
 
 
-def test_an_agent_with_an_entry_hears_in_a_turn_of_its_own_how_its_call_ended(
+def test_agent_with_entry_hears_call_end_in_own_turn(
     pending_stack: LocalStack,
 ) -> None:
     client = pending_stack.client
@@ -70,7 +70,7 @@ def test_an_agent_with_an_entry_hears_in_a_turn_of_its_own_how_its_call_ended(
     assert told["correlationId"] == answer.correlation_id
 
 
-def test_a_pending_call_gives_back_its_place_and_its_limits(client: Client) -> None:
+def test_pending_call_returns_its_slot_and_limits(client: Client) -> None:
     calls = [begun(client, "jobs__begin-alone", instance="limits", handle=f"job-{n}") for n in range(20)]
     for number, call in enumerate(calls):
         client.resolve(call.id, number)
@@ -94,7 +94,7 @@ def test_two_calls_with_one_handle_are_never_mixed(client: Client) -> None:
         (FileNotFoundError(2, "gone"), "ENOENT", "[Errno 2] gone"),
     ],
 )
-def test_a_call_is_completed_with_an_error(client: Client, error: Any, code: str, message: str) -> None:
+def test_call_is_completed_with_error(client: Client, error: Any, code: str, message: str) -> None:
     call = begun(client)
     client.fail(call.id, error)
     ended = call.result(PATIENCE, wait_pending=True)
@@ -115,7 +115,7 @@ def test_second_completion_is_refused_and_changes_nothing(client: Client) -> Non
     assert call.result(PATIENCE, wait_pending=True).output == "first"
 
 
-def test_pending_call_that_is_not_completed_expires_and_is_closed(client: Client) -> None:
+def test_uncompleted_pending_call_expires_and_is_closed(client: Client) -> None:
     call = client.submit("builder", "jobs__begin", {"ttl": 0.3}, instance_key="expires")
     ended = call.result(PATIENCE, wait_pending=True)
     assert ended.error is not None
@@ -128,7 +128,7 @@ def test_pending_call_that_is_not_completed_expires_and_is_closed(client: Client
     assert event.event.input["error"]["code"] == "E_TOOL_EXPIRED"
 
 
-def test_a_pending_call_is_cancelled_at_once(client: Client) -> None:
+def test_pending_call_is_cancelled_at_once(client: Client) -> None:
     call = begun(client)
     call.cancel()
     ended = call.result(PATIENCE, wait_pending=True)
@@ -138,7 +138,7 @@ def test_a_pending_call_is_cancelled_at_once(client: Client) -> None:
         client.resolve(call.id, "too late")
 
 
-def test_waiting_for_the_completion_of_a_pending_call_ends_in_time(client: Client) -> None:
+def test_wait_for_pending_completion_ends_in_time(client: Client) -> None:
     call = begun(client)
     with pytest.raises(WaitTimeout):
         call.result(0.1, wait_pending=True)
@@ -147,7 +147,7 @@ def test_waiting_for_the_completion_of_a_pending_call_ends_in_time(client: Clien
     assert call.result(PATIENCE).status == "ok"
 
 
-def test_an_event_loop_waits_for_a_completion(pending_stack: LocalStack) -> None:
+def test_event_loop_waits_for_completion(pending_stack: LocalStack) -> None:
     async def complete() -> Any:
         async with await AsyncClient.connect(pending_stack.redis_url, bundle=PENDING_BUNDLE) as client:
             call = await client.submit("builder", "jobs__begin", {})
@@ -159,7 +159,7 @@ def test_an_event_loop_waits_for_a_completion(pending_stack: LocalStack) -> None
     assert asyncio.run(complete()) == "there"
 
 
-def test_a_callback_completes_its_call_and_no_other(client: Client) -> None:
+def test_callback_completes_its_call_and_no_other(client: Client) -> None:
     call, other = begun(client, callback=True), begun(client, callback=True)
     url = call.result(PATIENCE).output["callback"]
     address, _, token = url.rpartition("/")
@@ -177,7 +177,7 @@ def test_a_callback_completes_its_call_and_no_other(client: Client) -> None:
     assert other.status() == "pending"
 
 
-def test_a_tool_in_a_process_of_its_own_knows_its_callback(client: Client) -> None:
+def test_tool_in_own_process_knows_its_callback(client: Client) -> None:
     call = begun(client, "jobs__begin-apart", callback=True)
     client.complete_with_token(
         call.id, call.result(PATIENCE).output["callback"].rpartition("/")[2], error="no"
@@ -188,9 +188,7 @@ def test_a_tool_in_a_process_of_its_own_knows_its_callback(client: Client) -> No
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_completion_that_is_quicker_than_the_handler_is_kept_for_it(
-    client: Client, tmp_path: Path, ends: bool
-) -> None:
+def test_completion_before_handler_end_is_kept(client: Client, tmp_path: Path, ends: bool) -> None:
     told, until = tmp_path / "told", tmp_path / "until"
     call = client.submit("builder", "jobs__linger", {"told": str(told), "until": str(until), "ends": ends})
     wait_until(told.exists, PATIENCE)
@@ -206,7 +204,7 @@ def test_a_completion_that_is_quicker_than_the_handler_is_kept_for_it(
         client.complete_with_token(call.id, token, "again")
 
 
-def test_what_is_not_pending_cannot_be_completed(pending_stack: LocalStack) -> None:
+def test_call_not_pending_cannot_be_completed(pending_stack: LocalStack) -> None:
     client = pending_stack.client
     with pytest.raises(CallNotFoundError):
         client.resolve("nobody", 1)
@@ -221,7 +219,7 @@ def test_what_is_not_pending_cannot_be_completed(pending_stack: LocalStack) -> N
             empty.client.resolve(queued.id, 1)
 
 
-def test_a_completion_that_cannot_be_read_changes_nothing(client: Client) -> None:
+def test_completion_that_cannot_be_read_changes_nothing(client: Client) -> None:
     call = begun(client)
     with pytest.raises(ToolOutputError):
         client.resolve(call.id, object())
@@ -239,15 +237,13 @@ def test_a_completion_that_cannot_be_read_changes_nothing(client: Client) -> Non
 @pytest.mark.parametrize(
     "args", [{"handle": ""}, {"handle": 7}, {"handle": "x" * 1001}, {"ttl": -1}, {"ttl": "1"}]
 )
-def test_a_handle_that_cannot_be_used_is_an_error_and_not_a_call_without_end(
-    client: Client, args: dict[str, Any]
-) -> None:
+def test_unusable_handle_is_error_not_endless_call(client: Client, args: dict[str, Any]) -> None:
     result = client.call("builder", "jobs__begin", args, timeout=PATIENCE)
     assert result.error is not None
     assert result.error.code == "E_TOOL_BAD_OUTPUT"
 
 
-def test_queues_and_calls_show_what_is_pending(client: Client) -> None:
+def test_queues_and_calls_show_pending_calls(client: Client) -> None:
     before = {one.agent: one.pending for one in client.queues()}
     call = begun(client, handle="shown")
     after = {one.agent: one.pending for one in client.queues()}

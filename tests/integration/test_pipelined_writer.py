@@ -48,11 +48,11 @@ def send(redis: Redis) -> Iterator[Callable[[Any], Future[Any]]]:
     writer.stop()
 
 
-def test_an_answer_comes_to_who_asked(send: Callable[[Any], Future[Any]]) -> None:
+def test_each_sender_gets_its_own_answer(send: Callable[[Any], Future[Any]]) -> None:
     assert [send(member).result(PATIENCE) for member in "abca"] == [1, 2, 3, 3]
 
 
-def test_what_many_threads_send_is_all_answered(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
+def test_all_sends_of_many_threads_are_answered(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
     answers: list[Future[Any]] = []
 
     def hand_over(start: int) -> None:
@@ -66,13 +66,13 @@ def test_what_many_threads_send_is_all_answered(send: Callable[[Any], Future[Any
     assert sorted(answer.result(PATIENCE) for answer in answers) == list(range(1, 1601))
 
 
-def test_a_script_that_redis_forgot_is_sent_whole(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
+def test_script_that_redis_forgot_is_sent_whole(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
     send("a").result(PATIENCE)
     redis.script_flush()
     assert send("b").result(PATIENCE) == 2
 
 
-def test_a_script_that_redis_forgot_runs_before_what_follows_it_if_it_was_sent_whole(redis: Redis) -> None:
+def test_script_that_redis_forgot_runs_before_what_follows_it_if_it_was_sent_whole(redis: Redis) -> None:
     count: ScriptCall[int] = ScriptCall(Script.of("return redis.call('SCARD', KEYS[1])"), ["members"], [])
     writer, answer = PipelinedWriter(redis, preloaded=[ADD, count.script]), Future[int]()
     writer.start()
@@ -83,7 +83,7 @@ def test_a_script_that_redis_forgot_runs_before_what_follows_it_if_it_was_sent_w
     writer.stop()
 
 
-def test_a_script_that_must_arrive_is_known_before_it_is_sent(server: EmbeddedRedis, redis: Redis) -> None:
+def test_must_arrive_script_is_loaded_before_sending(server: EmbeddedRedis, redis: Redis) -> None:
     other = Script.of("return 1")
     writer = PipelinedWriter(redis, preloaded=[ADD])
     writer.start()
@@ -99,9 +99,7 @@ def test_a_script_that_must_arrive_is_known_before_it_is_sent(server: EmbeddedRe
 
 
 @pytest.mark.parametrize("key", ["a text", "no number"])
-def test_a_script_that_cannot_be_run_is_told_to_who_asked_and_keeps_none_of_the_others(
-    redis: Redis, key: str
-) -> None:
+def test_failing_script_is_reported_to_asker_and_spares_others(redis: Redis, key: str) -> None:
     redis.set("a text", "x")
     broken = Script.of("if KEYS[1] == 'no number' then return 1 + nil end " + ADD.text)
     writer = PipelinedWriter(redis)
@@ -117,7 +115,7 @@ def test_a_script_that_cannot_be_run_is_told_to_who_asked_and_keeps_none_of_the_
     writer.stop()
 
 
-def test_what_a_closed_connection_takes_is_not_said_to_be_on_its_way(redis: Redis) -> None:
+def test_send_on_closed_connection_is_not_reported_under_way(redis: Redis) -> None:
     writer = PipelinedWriter(redis)
     writer.start()
     answers: list[Future[Any]] = [Future(), Future()]
@@ -129,7 +127,7 @@ def test_what_a_closed_connection_takes_is_not_said_to_be_on_its_way(redis: Redi
     writer.stop()
 
 
-def test_answer_without_a_reader_is_read_soon(redis: Redis) -> None:
+def test_answer_without_reader_is_read_soon(redis: Redis) -> None:
     writer = PipelinedWriter(redis)
     writer.start()
     answer: Future[Any] = Future()
@@ -138,7 +136,7 @@ def test_answer_without_a_reader_is_read_soon(redis: Redis) -> None:
     writer.stop()
 
 
-def test_many_answers_without_a_reader_are_read(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_answers_without_reader_are_read(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "UNREAD_SECONDS", 10 * PATIENCE)
     writer, answers = PipelinedWriter(redis), list[int]()
     writer.start()
@@ -148,7 +146,7 @@ def test_many_answers_without_a_reader_are_read(redis: Redis, monkeypatch: pytes
     writer.stop()
 
 
-def test_an_urgent_answer_takes_the_others_along(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urgent_answer_takes_others_along(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "UNREAD_SECONDS", 10 * PATIENCE)
     writer, answers = PipelinedWriter(redis), list[int]()
     writer.start()
@@ -159,9 +157,7 @@ def test_an_urgent_answer_takes_the_others_along(redis: Redis, monkeypatch: pyte
     writer.stop()
 
 
-def test_what_was_under_way_survives_cut_connections(
-    send: Callable[[Any], Future[Any]], redis: Redis
-) -> None:
+def test_sends_under_way_survive_cut_connections(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
     send("a").result(PATIENCE)
     for number in range(5):
         answers = [send(f"{number}-{member}") for member in range(50)]
@@ -171,7 +167,7 @@ def test_what_was_under_way_survives_cut_connections(
     assert redis.scard("members") == 251
 
 
-def test_what_is_sent_while_redis_is_down_waits_for_it(
+def test_scripts_sent_while_redis_is_down_wait(
     send: Callable[[Any], Future[Any]], server: EmbeddedRedis, redis: Redis
 ) -> None:
     send("a").result(PATIENCE)
@@ -184,7 +180,7 @@ def test_what_is_sent_while_redis_is_down_waits_for_it(
     assert redis.smembers("members") == {b"a", b"b", b"c"}
 
 
-def test_what_is_sent_while_redis_is_frozen_waits_for_it_and_is_sent_again(
+def test_scripts_sent_to_frozen_redis_are_sent_again(
     server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer: Future[Any] = Future()
@@ -200,7 +196,7 @@ def test_what_is_sent_while_redis_is_frozen_waits_for_it_and_is_sent_again(
         writer.stop()
 
 
-def test_what_a_full_redis_refuses_is_sent_again(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
+def test_send_refused_by_full_redis_is_repeated(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
     send("a").result(PATIENCE)
     redis.config_set("maxmemory", 1)
     answer = send("b")
@@ -210,7 +206,7 @@ def test_what_a_full_redis_refuses_is_sent_again(send: Callable[[Any], Future[An
     assert answer.result(PATIENCE) == 2
 
 
-def test_a_parser_that_raises_ends_nothing_but_the_question(redis: Redis) -> None:
+def test_parser_that_raises_ends_nothing_but_question(redis: Redis) -> None:
     writer = PipelinedWriter(redis)
     writer.start()
     with pytest.raises(ZeroDivisionError):

@@ -45,7 +45,7 @@ def client_result(client: Client, call_id: str) -> ToolCallResult:
 @pytest.mark.parametrize(
     "args", [{"n": 2**70}, {"__type__": "uuid", "__value__": "x"}, {"text": "😀\x00한글"}]
 )
-def test_a_plain_celery_producer_submits_and_reads(plain_celery: Celery, args: dict[str, Any]) -> None:
+def test_plain_celery_producer_submits_and_reads(plain_celery: Celery, args: dict[str, Any]) -> None:
     call = {"toolName": "echo__strict", "args": {"text": json.dumps(args)}}
     sent = plain_celery.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.smith")
     result = sent.get(timeout=PATIENCE)
@@ -54,7 +54,7 @@ def test_a_plain_celery_producer_submits_and_reads(plain_celery: Celery, args: d
 
 
 @pytest.mark.parametrize("args", [{"n": 2**70}, {"x": {"__type__": "no", "__value__": "x"}}, {"t": "\0😀"}])
-def test_odd_json_from_plain_celery_reaches_the_handler(
+def test_odd_json_from_plain_celery_reaches_handler(
     plain_celery: Celery, client: Client, args: dict[str, Any]
 ) -> None:
     call = {"agentName": "smith", "toolName": "echo__args", "args": args}
@@ -76,7 +76,7 @@ def test_odd_json_from_plain_celery_reaches_the_handler(
         ({"call": {"toolName": "echo__args", "timeoutSeconds": 1e300}}, "E_TOOL_INVALID_ARGS"),
     ],
 )
-def test_a_plain_message_that_holds_no_call_is_answered(
+def test_plain_message_that_holds_no_call_is_answered(
     plain_celery: Celery, client: Client, kwargs: dict[str, Any], code: str
 ) -> None:
     sent = plain_celery.send_task("goondan.tool_call", kwargs=kwargs, queue="agent.smith")
@@ -84,7 +84,7 @@ def test_a_plain_message_that_holds_no_call_is_answered(
 
 
 @pytest.mark.parametrize("body", ["no json", "[" * 50_000, '{"a": NaN}', "7", "[]", "[1,2]", '"text"'])
-def test_a_message_that_cannot_be_read_is_answered(
+def test_message_that_cannot_be_read_is_answered(
     client: Client, calls_stack: LocalStack, plain_celery: Celery, body: str
 ) -> None:
     call_id = f"unreadable-{len(body)}"
@@ -117,7 +117,7 @@ def test_a_message_that_cannot_be_read_is_answered(
         b'"content-encoding": "utf-8", "headers": {"task": "goondan.tool_call", "id": "\\ud800"}}',
     ],
 )
-def test_garbage_in_a_queue_is_dropped_and_the_worker_goes_on(
+def test_worker_drops_garbage_in_queue_and_continues(
     client: Client, calls_stack: LocalStack, garbage: bytes
 ) -> None:
     with Redis.from_url(calls_stack.redis_url) as redis:
@@ -126,9 +126,7 @@ def test_garbage_in_a_queue_is_dropped_and_the_worker_goes_on(
     assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
 
 
-def test_a_task_id_that_was_used_for_another_call_makes_a_dead_letter(
-    plain_celery: Celery, client: Client
-) -> None:
+def test_task_id_reused_for_another_call_makes_dead_letter(plain_celery: Celery, client: Client) -> None:
     for text in ("first", "first", "second"):
         call = {"toolName": "echo__strict", "args": {"text": text}}
         task_id, queue = "taken-call", "agent.smith"
@@ -178,7 +176,7 @@ CANVASES: list[Callable[[Celery, Signature[Any]], Signature[Any]]] = [
 
 
 @pytest.mark.parametrize("make", CANVASES)
-def test_what_should_follow_a_call_fails_instead_of_waiting_forever(
+def test_celery_follow_up_fails_instead_of_waiting_forever(
     polling_celery: Celery, make: Callable[[Celery, Signature[Any]], Signature[Any]]
 ) -> None:
     body = polling_celery.signature("elsewhere.note", queue="elsewhere")
@@ -190,7 +188,7 @@ def test_what_should_follow_a_call_fails_instead_of_waiting_forever(
 
 
 @pytest.mark.parametrize("option", ["link", "link_error"])
-def test_a_call_with_callbacks_is_refused_and_says_so(polling_celery: Celery, option: str) -> None:
+def test_call_with_callbacks_is_refused_with_reason(polling_celery: Celery, option: str) -> None:
     callback = polling_celery.signature("elsewhere.note", queue=f"elsewhere-{option}")
     following = callback.freeze()
     sent = signature(polling_celery, "a", **{option: callback}).apply_async()
@@ -208,13 +206,13 @@ def test_a_call_with_callbacks_is_refused_and_says_so(polling_celery: Celery, op
     assert message.headers["task"] == "elsewhere.note"
 
 
-def test_a_group_of_calls_without_callbacks_runs(polling_celery: Celery) -> None:
+def test_group_of_calls_without_callbacks_runs(polling_celery: Celery) -> None:
     sent = group([signature(polling_celery, text) for text in "abc"]).apply_async()
     results = [outcome(polling_celery, one.id)[1] for one in cast(Any, sent).results]
     assert [result["output"]["text"] for result in results] == ["a", "b", "c"]
 
 
-def test_a_call_with_a_countdown_is_scheduled_and_begins_at_its_time(plain_celery: Celery) -> None:
+def test_countdown_call_is_scheduled_and_begins_on_time(plain_celery: Celery) -> None:
     call = {"toolName": "echo__args", "args": {}}
     eta = datetime.now(UTC) + timedelta(seconds=3)
     sent = plain_celery.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.smith", eta=eta)
@@ -230,7 +228,7 @@ def test_a_call_with_a_countdown_is_scheduled_and_begins_at_its_time(plain_celer
     assert datetime.fromisoformat(result["meta"]["startedAt"]) >= eta
 
 
-def test_a_call_that_has_expired_is_not_run(plain_celery: Celery) -> None:
+def test_call_that_has_expired_is_not_run(plain_celery: Celery) -> None:
     call = {"toolName": "echo__args", "args": {}}
     past = datetime.now(UTC) - timedelta(seconds=5)
     sent = plain_celery.send_task(
@@ -239,7 +237,7 @@ def test_a_call_that_has_expired_is_not_run(plain_celery: Celery) -> None:
     assert sent.get(timeout=PATIENCE)["error"]["code"] == "E_TOOL_EXPIRED"
 
 
-def test_a_call_with_a_countdown_is_listed_and_cancelled(plain_celery: Celery, client: Client) -> None:
+def test_call_with_countdown_is_listed_and_cancelled(plain_celery: Celery, client: Client) -> None:
     call = {"toolName": "echo__args", "args": {}}
     sent = plain_celery.send_task(
         "goondan.tool_call", kwargs={"call": call}, queue="agent.smith", countdown=3_600
@@ -251,7 +249,7 @@ def test_a_call_with_a_countdown_is_listed_and_cancelled(plain_celery: Celery, c
     assert sent.get(timeout=PATIENCE)["error"]["code"] == "E_TOOL_CANCELLED"
 
 
-def test_a_call_with_a_countdown_survives_the_kill_of_its_worker() -> None:
+def test_call_with_countdown_survives_kill_of_its_worker() -> None:
     call = {"toolName": "echo__args", "args": {}}
     with LocalStack(CALLS_BUNDLE, agents=["smith"], environment={"GOONDAN_LEASE_SECONDS": "60"}) as stack:
         [worker] = stack.workers

@@ -76,7 +76,7 @@ def test_tree_ends_with_its_killed_worker(tmp_path: Path, number: signal.Signals
         wait_until(lambda: not any(map(runs, tree)))
 
 
-def test_tree_ends_although_a_fork_of_the_worker_lives_on(tmp_path: Path) -> None:
+def test_tree_ends_although_fork_of_worker_lives_on(tmp_path: Path) -> None:
     with worker(tmp_path, "fork") as process:
         wait_until(lambda: len(pids(tmp_path, *TREE, "fork")) == 4)
         tree = pids(tmp_path, *TREE)

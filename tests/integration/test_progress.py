@@ -17,9 +17,7 @@ def done(call: PendingCall) -> float | None:
     return None if progress is None else progress.done
 
 
-def test_progress_arrives_while_the_call_runs_and_the_last_of_it_stays(
-    client: Client, tmp_path: Path
-) -> None:
+def test_progress_arrives_live_and_last_report_stays(client: Client, tmp_path: Path) -> None:
     call = client.submit("smith", "teller__counts", {"steps": 10, "place": str(tmp_path)})
     assert call.progress() is None or done(call) is not None
     wait_until(lambda: done(call) == 9, PATIENCE)
@@ -34,14 +32,14 @@ def test_progress_arrives_while_the_call_runs_and_the_last_of_it_stays(
     assert last.updated_at > progress.updated_at
 
 
-def test_of_very_many_reports_the_last_one_arrives(client: Client, tmp_path: Path) -> None:
+def test_of_very_many_reports_last_one_arrives(client: Client, tmp_path: Path) -> None:
     (tmp_path / "guest").touch()
     call = client.submit("smith", "teller__counts", {"steps": 20_000, "place": str(tmp_path)})
     assert call.result(PATIENCE).output == "counted"
     assert done(call) == 20_000
 
 
-def test_what_the_first_handler_on_a_new_redis_tells_at_its_end_arrives(tmp_path: Path) -> None:
+def test_last_progress_of_first_handler_on_new_redis_arrives(tmp_path: Path) -> None:
     (tmp_path / "guest").touch()
     with LocalStack(CALLS_BUNDLE, agents=["smith"]) as stack:
         assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
@@ -50,7 +48,7 @@ def test_what_the_first_handler_on_a_new_redis_tells_at_its_end_arrives(tmp_path
         assert done(call) == 0
 
 
-def test_the_record_of_a_call_has_its_progress(calls_stack: LocalStack, tmp_path: Path) -> None:
+def test_record_of_call_has_its_progress(calls_stack: LocalStack, tmp_path: Path) -> None:
     call = calls_stack.client.submit("smith", "teller__counts", {"steps": 3, "place": str(tmp_path)})
     wait_until(lambda: done(call) == 2, PATIENCE)
     env = environment(redis_url=calls_stack.redis_url)
@@ -63,7 +61,7 @@ def test_the_record_of_a_call_has_its_progress(calls_stack: LocalStack, tmp_path
     assert goondan("result", call.id, "--timeout", str(PATIENCE), env=env).exit_code == 1
 
 
-def test_what_cannot_be_told_is_an_error_and_changes_nothing(client: Client) -> None:
+def test_invalid_progress_is_error_and_changes_nothing(client: Client) -> None:
     call = client.submit("smith", "teller__errs")
     said = call.result(PATIENCE).output
     assert len(said) == 9

@@ -56,7 +56,7 @@ def refused(stack: LocalStack) -> list[Any]:
         return [(one["reason"], one["object"], one["context"]) for one in redis.acl_log()]
 
 
-def test_calls_of_a_restricted_user_run_from_the_producer_to_the_result(restricted: RestrictedStack) -> None:
+def test_restricted_users_calls_run_through_to_result(restricted: RestrictedStack) -> None:
     client = restricted.client
     calls = client.submit_many(
         [{"agentName": "smith", "toolName": "echo__args", "args": {"n": number}} for number in range(20)]
@@ -93,7 +93,7 @@ def test_calls_of_a_restricted_user_run_from_the_producer_to_the_result(restrict
     ],
     ids=" ".join,
 )
-def test_command_of_a_restricted_user_is_refused_nothing(
+def test_command_of_restricted_user_is_refused_nothing(
     restricted: RestrictedStack, command: list[str]
 ) -> None:
     done = goondan(*command, env=environment(redis_url=restricted.redis_url))
@@ -101,7 +101,7 @@ def test_command_of_a_restricted_user_is_refused_nothing(
     assert refused(restricted) == []
 
 
-def test_every_command_of_our_scripts_is_among_the_documented_ones() -> None:
+def test_every_command_of_our_scripts_is_documented() -> None:
     folders = (REPOSITORY / name for name in ("broker_config", "goondan_tasks"))
     scripts = [path.read_text("utf-8") for folder in folders for path in folder.rglob("*.lua")]
     used = {name.lower() for text in scripts for name in re.findall(r"redis\.p?call\('([A-Z]+)'", text)}
@@ -109,14 +109,14 @@ def test_every_command_of_our_scripts_is_among_the_documented_ones() -> None:
     assert used <= {word[1:] for word in documented_user() if word.startswith("+")}
 
 
-def test_stop_of_a_worker_by_a_restricted_user_is_refused_nothing(restricted: RestrictedStack) -> None:
+def test_restricted_user_stops_worker_without_refusals(restricted: RestrictedStack) -> None:
     worker = restricted.start_worker()
     restricted.stop_worker(worker)
     assert worker.returncode == 0
     assert refused(restricted) == []
 
 
-def test_user_who_may_not_name_its_connection_is_connected_all_the_same() -> None:
+def test_user_forbidden_to_name_connection_still_connects() -> None:
     with EmbeddedRedis() as server:
         with Redis.from_url(server.url) as redis:
             redis.execute_command(
@@ -127,7 +127,7 @@ def test_user_who_may_not_name_its_connection_is_connected_all_the_same() -> Non
             assert redis.ping()
 
 
-def test_streams_of_a_restricted_user_are_joined_at_the_end(restricted: RestrictedStack) -> None:
+def test_streams_of_restricted_user_are_joined_at_end(restricted: RestrictedStack) -> None:
     client = restricted.client
     call = client.submit("smith", "echo__args", {}, delay=3600, keep=60)
     key = f"goondan:turn-stream:{call.id}"

@@ -30,7 +30,7 @@ PATIENCE = 60
         ("smith", "x" * 99),
     ],
 )
-def test_a_tool_outside_the_catalog_is_refused(client: Client, agent: str, tool: str) -> None:
+def test_tool_outside_catalog_is_refused(client: Client, agent: str, tool: str) -> None:
     result = client.call(agent, tool, timeout=PATIENCE)
     assert result.error is not None
     assert result.error.to_wire() == {
@@ -42,13 +42,13 @@ def test_a_tool_outside_the_catalog_is_refused(client: Client, agent: str, tool:
     }
 
 
-def test_an_unknown_step_is_refused(client: Client) -> None:
+def test_unknown_step_is_refused(client: Client) -> None:
     result = client.call("smith", "echo__args", step_id="step-1", timeout=PATIENCE)
     assert error_of(result) == ("E_TOOL_NOT_IN_CATALOG", "Step 'step-1' is unknown or has expired.")
 
 
 @pytest.mark.requirement("handler.input-matches-parameters")
-def test_every_fault_of_the_arguments_is_named_in_one_message(client: Client) -> None:
+def test_one_message_names_all_argument_faults(client: Client) -> None:
     result = client.call("smith", "echo__strict", {"count": 0, "txt": "x"}, timeout=PATIENCE)
     code, message = error_of(result)
     assert code == "E_TOOL_INVALID_ARGS"
@@ -56,7 +56,7 @@ def test_every_fault_of_the_arguments_is_named_in_one_message(client: Client) ->
 
 
 @pytest.mark.parametrize("args", [[1], "text", 7, True])
-def test_arguments_that_are_no_object_are_a_result(client: Client, args: Any) -> None:
+def test_arguments_that_are_no_object_are_result(client: Client, args: Any) -> None:
     code, _ = error_of(client.call("smith", "echo__args", args, timeout=PATIENCE))
     assert code == "E_TOOL_INVALID_ARGS"
 
@@ -69,18 +69,18 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize("args", [{"n": float("nan")}, {"t": "\ud800"}, {"o": {1}}, nested(10_000)])
-def test_arguments_without_a_json_form_are_a_result(client: Client, args: Any) -> None:
+def test_arguments_without_json_form_are_result(client: Client, args: Any) -> None:
     code, message = error_of(client.call("smith", "echo__args", args, timeout=PATIENCE))
     assert code == "E_TOOL_INVALID_ARGS"
     assert "not valid JSON" in message
 
 
-def test_a_call_with_unprintable_names_is_a_result(client: Client) -> None:
+def test_call_with_unprintable_names_is_result(client: Client) -> None:
     result = client.call("smith", "echo__\ud800", instance_key="\udfff", timeout=PATIENCE)
     assert error_of(result)[0] == "E_TOOL_INVALID_ARGS"
 
 
-def test_arguments_over_the_limit_are_refused_before_there_is_a_call(client: Client) -> None:
+def test_oversized_arguments_are_refused_before_call_exists(client: Client) -> None:
     with pytest.raises(PayloadTooLargeError, match="5242"):
         client.submit("smith", "echo__args", {"text": "x" * (5 * 2**20)})
 
@@ -93,7 +93,7 @@ def test_arguments_over_the_limit_are_refused_before_there_is_a_call(client: Cli
         ({"origin": {"page": "é" * 40_000}}, "`origin` takes 80011 bytes; at most 65536"),
     ],
 )
-def test_context_over_its_limit_is_refused_before_there_is_a_call(
+def test_oversized_context_is_refused_before_call_exists(
     client: Client, fields: dict[str, Any], part: str
 ) -> None:
     with pytest.raises(PayloadTooLargeError, match=part) as call:
@@ -103,7 +103,7 @@ def test_context_over_its_limit_is_refused_before_there_is_a_call(
     assert call.value.suggestion == event.value.suggestion != PayloadTooLargeError.suggestion
 
 
-def test_empty_instance_key_is_refused_by_every_method_that_takes_one(client: Client) -> None:
+def test_every_method_refuses_empty_instance_key(client: Client) -> None:
     calls: list[Callable[[], object]] = [
         lambda: client.send("smith", "x", instance_key=""),
         lambda: client.request("smith", "x", instance_key=""),
@@ -116,7 +116,7 @@ def test_empty_instance_key_is_refused_by_every_method_that_takes_one(client: Cl
 
 
 @pytest.mark.requirement("handler.input-matches-parameters")
-def test_handler_does_not_run_with_arguments_that_do_not_match(client: Client) -> None:
+def test_handler_does_not_run_with_mismatched_arguments(client: Client) -> None:
     def call(args: dict[str, Any]) -> ToolCallResult:
         return client.call("smith", "bash__exec", args, instance_key="untouched", timeout=PATIENCE)
 
@@ -135,7 +135,7 @@ def test_handler_does_not_run_with_arguments_that_do_not_match(client: Client) -
     assert (seen.output["stdout"], after.output["stdout"]) == ("", "ran\n")
 
 
-def test_an_unknown_agent_is_refused_with_a_guess(client: Client) -> None:
+def test_unknown_agent_is_refused_with_guess(client: Client) -> None:
     with pytest.raises(AgentNotFoundError, match="did you mean 'smith'"):
         client.submit("smiht", "echo__args")
 
@@ -152,14 +152,14 @@ def test_an_unknown_agent_is_refused_with_a_guess(client: Client) -> None:
         ("origin", "nowhere"),
     ],
 )
-def test_a_field_that_is_wrong_is_a_result(client: Client, field: str, value: Any) -> None:
+def test_field_that_is_wrong_is_result(client: Client, field: str, value: Any) -> None:
     result = client.call("smith", "echo__args", timeout=PATIENCE, **{field: value})
     code, message = error_of(result)
     assert code == "E_TOOL_INVALID_ARGS"
     assert to_camel(field) in message
 
 
-def test_a_call_past_its_own_deadline_is_not_run(client: Client) -> None:
+def test_call_past_its_own_deadline_is_not_run(client: Client) -> None:
     late = {"agentName": "smith", "toolName": "echo__args", "deadline": "2020-01-01T00:00:00.000Z"}
     [call] = client.submit_many([late])
     assert error_of(call.result(PATIENCE))[0] == "E_TOOL_EXPIRED"

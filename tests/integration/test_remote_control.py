@@ -67,9 +67,7 @@ def obstacle(stack: LocalStack, place: Path) -> PendingCall:
     return call
 
 
-def test_shutdown_drains_a_worker_whose_calls_end(
-    stack: LocalStack, control: Control, tmp_path: Path
-) -> None:
+def test_shutdown_drains_worker_whose_calls_end(stack: LocalStack, control: Control, tmp_path: Path) -> None:
     [worker] = stack.workers
     lasting = obstacle(stack, tmp_path / "a")
     assert [control("shutdown") for _ in range(2)] == [{"ok": "draining"}] * 2
@@ -81,7 +79,7 @@ def test_shutdown_drains_a_worker_whose_calls_end(
 
 
 @pytest.mark.parametrize("command", ["revoke", "terminate"])
-def test_a_call_that_runs_is_cancelled_and_nothing_else_is_told_of_it(
+def test_revoke_or_terminate_cancels_running_call(
     stack: LocalStack, control: Control, tmp_path: Path, command: str
 ) -> None:
     asked = {"task_id": None, "signal": "SIGTERM"}
@@ -96,7 +94,7 @@ def test_a_call_that_runs_is_cancelled_and_nothing_else_is_told_of_it(
     assert control(command, **{**asked, "task_id": call.id}) == {"ok": f"{call.id}: cancelled"}
 
 
-def test_a_call_that_has_its_result_keeps_it(stack: LocalStack, control: Control) -> None:
+def test_revoke_after_result_leaves_result_unchanged(stack: LocalStack, control: Control) -> None:
     call = stack.client.submit("smith", "echo__args", {})
     assert call.result(PATIENCE).status == "ok"
     assert control("revoke", task_id=call.id) == {"ok": f"{call.id}: has ended"}
@@ -114,7 +112,7 @@ def test_unknown_call_is_cancelled_when_it_arrives(stack: LocalStack, control: C
     assert sent.get(timeout=PATIENCE)["error"]["code"] == "E_TOOL_CANCELLED"
 
 
-def test_a_worker_gets_more_places_and_fewer(stack: LocalStack, control: Control, tmp_path: Path) -> None:
+def test_worker_gets_more_places_and_fewer(stack: LocalStack, control: Control, tmp_path: Path) -> None:
     first, second = (obstacle(stack, tmp_path / name) for name in "ab")
     assert control("pool_grow", n=1) == {"ok": "pool will grow"}
     third = obstacle(stack, tmp_path / "c")
@@ -141,7 +139,7 @@ def test_a_worker_gets_more_places_and_fewer(stack: LocalStack, control: Control
         ("add_consumer", {"queue": "celery"}, "smith"),
     ],
 )
-def test_what_has_no_effect_says_so(
+def test_control_command_without_effect_names_alternative(
     control: Control, command: str, arguments: dict[str, Any], instead: str
 ) -> None:
     assert instead in control(command, **arguments)["error"]
@@ -150,13 +148,13 @@ def test_what_has_no_effect_says_so(
 @pytest.mark.parametrize(
     "command", ["ping", "active", "reserved", "scheduled", "revoked", "registered", "stats", "active_queues"]
 )
-def test_a_worker_answers_what_monitors_ask(control: Control, command: str) -> None:
+def test_worker_answers_monitors_commands(control: Control, command: str) -> None:
     answer = control(command)
     assert answer is not None
     assert not (isinstance(answer, dict) and "error" in answer)
 
 
-def test_a_worker_takes_the_calls_of_one_more_agent_and_keeps_its_limits(tmp_path: Path) -> None:
+def test_worker_taking_another_agents_calls_keeps_their_limits(tmp_path: Path) -> None:
     with LocalStack(BUNDLE, agents=["clerk"]) as stack:
         diary, control = Diary(tmp_path), Control(stack.redis_url)
         names = [f"n{number}" for number in range(5)]

@@ -86,7 +86,7 @@ def is_cancelled(client: Client, event: ReceivedEvent) -> bool:
     return result.error is not None and result.error.code == "E_TOOL_CANCELLED"
 
 
-def test_events_come_as_they_are_told_and_the_stream_ends_with_the_turn(client: Client, redis: Redis) -> None:
+def test_events_stream_live_until_turn_ends(client: Client, redis: Redis) -> None:
     events = client.request_stream("builder", "x", timeout=PATIENCE)
     accepted = next(events)
     assert isinstance(accepted, TurnAccepted)
@@ -109,7 +109,7 @@ def test_events_come_as_they_are_told_and_the_stream_ends_with_the_turn(client: 
     assert 0 < redis.ttl(key) <= 60
 
 
-def test_nothing_is_lost_while_redis_restarts(stack: LocalStack, client: Client, redis: Redis) -> None:
+def test_no_event_is_lost_while_redis_restarts(stack: LocalStack, client: Client, redis: Redis) -> None:
     heard: list[TurnEvent] = []
     events = client.request_stream("builder", "x", timeout=PATIENCE)
     heard.append(next(events))
@@ -131,7 +131,7 @@ def test_nothing_is_lost_while_redis_restarts(stack: LocalStack, client: Client,
 
 
 @pytest.mark.parametrize("is_to_cancel", [True, False])
-def test_closing_early_cancels_the_turn_if_that_is_wanted(client: Client, is_to_cancel: bool) -> None:
+def test_closing_early_cancels_turn_if_that_is_wanted(client: Client, is_to_cancel: bool) -> None:
     for _ in client.request_stream("builder", "x", timeout=PATIENCE, cancel_on_close=is_to_cancel):
         event = received(client)
         break
@@ -184,7 +184,7 @@ def test_task_that_is_cancelled_cancels_its_turn(client: Client, redis: Redis) -
     assert 0 < redis.ttl(KEYS.turn_stream(event.id)) <= 60
 
 
-def test_async_iterator_ends_with_the_answer(client: Client, redis: Redis) -> None:
+def test_async_iterator_ends_with_answer(client: Client, redis: Redis) -> None:
     async def answered() -> list[TurnEvent]:
         async with aclosing(AsyncClient(client).request_stream("builder", "x", timeout=PATIENCE)) as events:
             heard = [await anext(events)]
@@ -212,7 +212,7 @@ def wire(*events: FollowedEvent) -> list[JsonObject]:
     return [one.event.to_wire() for one in events]
 
 
-def test_followers_get_the_same_from_wherever_they_begin(client: Client, redis: Redis) -> None:
+def test_followers_get_same_from_wherever_they_begin(client: Client, redis: Redis) -> None:
     turn_id, event = kept(client)
     one, two = client.follow(turn_id), client.follow(turn_id)
     tell(redis, turn_id, text("one "))
@@ -231,7 +231,7 @@ def test_followers_get_the_same_from_wherever_they_begin(client: Client, redis: 
     assert wire(*client.follow(turn_id, after=rest[-1].cursor)) == wire(rest[-1])
 
 
-def test_turn_that_was_not_kept_has_its_end_only(client: Client) -> None:
+def test_unkept_turn_has_only_its_end(client: Client) -> None:
     turn_id, event = kept(client, None)
     client.fail(event, "no wood")
 
@@ -243,7 +243,7 @@ def test_turn_that_was_not_kept_has_its_end_only(client: Client) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_cannot_be_followed_is_refused(client: Client, is_async: bool) -> None:
+def test_following_unknown_turn_or_cursor_is_refused(client: Client, is_async: bool) -> None:
     async def begun(turn_id: str, after: str | None) -> FollowedEvent:
         async with aclosing(AsyncClient(client).follow(turn_id, after)) as events:
             return await anext(events)
@@ -291,7 +291,7 @@ def test_coroutines_follow_many_turns_on_one_thread(client: Client, redis: Redis
     wait_until(lambda: not client.hub._followers)
 
 
-def test_stream_that_another_program_has_overwritten_hides_no_other(client: Client, redis: Redis) -> None:
+def test_overwritten_stream_hides_no_other_stream(client: Client, redis: Redis) -> None:
     (damaged, one), (whole, two) = kept(client), kept(client)
 
     async def heard() -> list[FollowedEvent]:
@@ -313,9 +313,7 @@ def test_stream_that_another_program_has_overwritten_hides_no_other(client: Clie
     client.reply(two, "done")
 
 
-def test_follower_of_a_stream_that_another_program_has_overwritten_gets_the_end(
-    client: Client, redis: Redis
-) -> None:
+def test_follower_of_overwritten_stream_gets_end(client: Client, redis: Redis) -> None:
     turn_id, event = kept(client)
     redis.set(KEYS.turn_stream(turn_id), "overwritten")
     client.reply(event, "done")
@@ -324,7 +322,7 @@ def test_follower_of_a_stream_that_another_program_has_overwritten_gets_the_end(
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_streams_are_read_by_either_version_of_the_protocol(
+def test_streams_are_read_by_either_version_of_protocol(
     stack: LocalStack, client: Client, redis: Redis, protocol: int
 ) -> None:
     turn_id, event = kept(client)
@@ -341,7 +339,7 @@ def test_streams_are_read_by_either_version_of_the_protocol(
     assert wire(*followed[:-1]) == [text("one").to_wire(), CALLED.to_wire()]
 
 
-def test_little_of_a_large_stream_waits_for_a_slow_follower(client: Client, redis: Redis) -> None:
+def test_little_of_large_stream_waits_for_slow_follower(client: Client, redis: Redis) -> None:
     (turn_id, event), large = kept(client), "x" * 20_000
     for number in range(300):
         tell(redis, turn_id, text(f"{number} {large}"))
@@ -362,7 +360,7 @@ def test_little_of_a_large_stream_waits_for_a_slow_follower(client: Client, redi
     assert isinstance(end.event, TurnEnded)
 
 
-def test_coroutine_that_is_cancelled_leaves_the_turn_alone(client: Client) -> None:
+def test_coroutine_that_is_cancelled_leaves_turn_alone(client: Client) -> None:
     turn_id, event = kept(client)
 
     async def cancelled() -> None:
@@ -393,7 +391,7 @@ def test_client_that_is_closed_ends_its_followers(stack: LocalStack, client: Cli
     client.reply(event, "done")
 
 
-def test_async_stream_raises_what_has_failed_and_calls_off_what_is_late(client: Client) -> None:
+def test_async_stream_raises_failures_and_cancels_late_requests(client: Client) -> None:
     async def heard(timeout: float, fails: bool) -> ReceivedEvent:
         async with aclosing(AsyncClient(client).request_stream("builder", "x", timeout=timeout)) as events:
             await anext(events)

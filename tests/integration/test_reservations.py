@@ -70,7 +70,7 @@ def obstacle(stack: LocalStack, place: Path) -> PendingCall:
     return stack.client.submit("smith", "patient__stubborn", {"place": str(place)})
 
 
-def test_calls_of_ours_are_claimed_without_a_trip_of_their_own(stack: LocalStack, redis: Redis) -> None:
+def test_our_calls_are_claimed_without_own_round_trip(stack: LocalStack, redis: Redis) -> None:
     stack.client.call("smith", "echo__args", {}, timeout=PATIENCE)
     with scripts_run(redis) as run:
         for number in range(20):
@@ -96,7 +96,7 @@ def scripts_run(redis: Redis) -> Iterator[Counter[str]]:
                 run[rest.partition(" ")[0]] += 1
 
 
-def test_what_waits_behind_a_call_that_lasts_goes_to_another_worker(
+def test_calls_behind_long_call_go_to_another_worker(
     crew: Crew, stack: LocalStack, redis: Redis, tmp_path: Path
 ) -> None:
     wait_for_a_backlog(stack, redis)
@@ -112,9 +112,7 @@ def test_what_waits_behind_a_call_that_lasts_goes_to_another_worker(
     assert lasting.result(PATIENCE).status == "ok"
 
 
-def test_a_worker_that_stops_gives_back_what_it_has_claimed(
-    crew: Crew, stack: LocalStack, redis: Redis
-) -> None:
+def test_stopping_worker_returns_claimed_calls(crew: Crew, stack: LocalStack, redis: Redis) -> None:
     calls = wait_for_a_backlog(stack, redis)
     first = stack.workers[0]
     os.kill(first.pid, signal.SIGTERM)
@@ -126,9 +124,7 @@ def test_a_worker_that_stops_gives_back_what_it_has_claimed(
     assert {result.meta.attempt for result in results} == {1}
 
 
-def test_a_worker_that_was_frozen_gives_back_what_it_has_claimed_when_it_stops(
-    crew: Crew, stack: LocalStack, redis: Redis
-) -> None:
+def test_thawed_worker_returns_claimed_calls_on_stop(crew: Crew, stack: LocalStack, redis: Redis) -> None:
     calls = wait_for_a_backlog(stack, redis)
     frozen = stack.workers[0]
     frozen.send_signal(signal.SIGSTOP)
@@ -139,9 +135,7 @@ def test_a_worker_that_was_frozen_gives_back_what_it_has_claimed_when_it_stops(
     assert {call.result(PATIENCE).status for call in calls} == {"ok"}
 
 
-def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(
-    stack: LocalStack, redis: Redis, tmp_path: Path
-) -> None:
+def test_claimed_but_unstarted_call_can_be_cancelled(stack: LocalStack, redis: Redis, tmp_path: Path) -> None:
     wait_for_a_backlog(stack, redis)
     lasting = obstacle(stack, tmp_path / "a")
     waiting = [obstacle(stack, tmp_path / str(number)) for number in range(10)]
@@ -160,7 +154,7 @@ def wait_until_it_listens(celery: Celery) -> None:
     wait_until(lambda: celery.control.ping(timeout=1, limit=1))
 
 
-def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_path: Path) -> None:
+def test_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_path: Path) -> None:
     lasting = obstacle(stack, tmp_path / "a")
     wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
     revoked = stack.client.submit("smith", "echo__args", {})
@@ -175,7 +169,7 @@ def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_pa
 
 
 @pytest.mark.parametrize("multiplier", ["0", "4"])
-def test_a_prefetch_multiplier_does_not_make_a_worker_reserve_what_would_go_back_at_once(
+def test_prefetch_multiplier_does_not_reserve_beyond_concurrency(
     crew: Crew, tmp_path: Path, multiplier: str
 ) -> None:
     crew.muster(0)

@@ -83,7 +83,7 @@ def two_who_wait(post: Post) -> Iterator[tuple[Future[None], Future[None]]]:
         yield first, second
 
 
-def test_waiting_thread_reads_the_socket_itself(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_thread_reads_socket_itself(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
     post.until_nobody_reads()
     expected = post.expected("mine")
@@ -96,7 +96,7 @@ def test_waiting_thread_reads_the_socket_itself(post: Post, monkeypatch: pytest.
     assert post.readers["mine"] == threading.current_thread().name
 
 
-def test_the_thread_reads_on_for_those_who_still_wait_when_the_first_has_his_result(
+def test_thread_reads_for_remaining_waiters_after_first_result(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
@@ -110,7 +110,7 @@ def test_the_thread_reads_on_for_those_who_still_wait_when_the_first_has_his_res
     assert post.readers["his"] == "goondan-results"
 
 
-def test_one_who_reads_hands_others_their_results(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_waiter_hands_others_their_results(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
     monkeypatch.setattr(results, "OWN_SECONDS", LONG)
     with two_who_wait(post) as (first, second):
@@ -123,7 +123,7 @@ def test_one_who_reads_hands_others_their_results(post: Post, monkeypatch: pytes
     assert post.readers["his"] == post.readers["mine"] != "goondan-results"
 
 
-def test_a_task_that_waits_ends_the_nap(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_waits_ends_nap(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
     post.until_nobody_reads()
     expected = post.expected("mine")
@@ -138,9 +138,7 @@ def test_a_task_that_waits_ends_the_nap(post: Post, monkeypatch: pytest.MonkeyPa
     assert post.readers["mine"] == "goondan-results"
 
 
-def test_a_long_wait_is_left_to_the_thread_which_sees_whether_the_server_lives(
-    post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_wait_is_left_to_thread_checking_server(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
     monkeypatch.setattr(results, "OWN_SECONDS", 0.01)
     post.until_nobody_reads()
@@ -164,7 +162,7 @@ def test_waiting_ends_in_time(post: Post) -> None:
     assert not post.listener._blocked
 
 
-def test_a_subscription_that_is_lost_while_one_reads_is_made_again(
+def test_subscription_lost_while_reading_is_renewed(
     post: Post, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
@@ -186,7 +184,7 @@ def test_a_subscription_that_is_lost_while_one_reads_is_made_again(
         waiting.result(LONG)
 
 
-def test_glance_ends_with_the_result(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glance_ends_with_result(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
     monkeypatch.setattr(results, "GLANCE_SECONDS", LONG)
     post.until_nobody_reads()
@@ -198,7 +196,7 @@ def test_glance_ends_with_the_result(post: Post, monkeypatch: pytest.MonkeyPatch
     assert post.readers["mine"] == threading.current_thread().name
 
 
-def test_glance_at_a_result_that_does_not_come_ends_in_time(post: Post) -> None:
+def test_glance_at_missing_result_ends_in_time(post: Post) -> None:
     post.until_nobody_reads()
     expected = post.expected("mine")
     post.listener.glance(expected)
@@ -210,7 +208,7 @@ def test_glance_at_a_result_that_does_not_come_ends_in_time(post: Post) -> None:
     assert expected.is_there
 
 
-def test_one_does_not_glance_while_others_wait(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listener_does_not_glance_while_others_wait(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
     monkeypatch.setattr(results, "OWN_SECONDS", LONG)
     monkeypatch.setattr(results, "GLANCE_SECONDS", LONG)
@@ -222,7 +220,7 @@ def test_one_does_not_glance_while_others_wait(post: Post, monkeypatch: pytest.M
         second.result(LONG)
 
 
-def test_subscription_that_is_lost_during_a_glance_is_made_again(
+def test_subscription_lost_during_glance_is_renewed(
     post: Post, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "GLANCE_SECONDS", LONG)
@@ -249,9 +247,7 @@ def test_closed_subscription_is_not_read(post: Post, monkeypatch: pytest.MonkeyP
     assert post.readers == {}
 
 
-def test_a_signal_that_raises_while_one_reads_leaves_the_reading_to_others(
-    post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_during_reading_leaves_reading_to_others(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "NAP_SECONDS", LONG)
     post.until_nobody_reads()
     subscription = post.listener._subscription

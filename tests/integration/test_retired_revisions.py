@@ -80,9 +80,7 @@ def switch(stack: LocalStack, bundle: GitBundle, word: str) -> None:
     wait_until(lambda: (active.state() or active.begin(ref)).active == ref, 60)
 
 
-def test_calls_go_on_over_many_switches_and_nothing_of_old_revisions_stays(
-    stack: LocalStack, bundle: GitBundle
-) -> None:
+def test_calls_survive_many_switches_and_old_revisions_vanish(stack: LocalStack, bundle: GitBundle) -> None:
     for tool in ("coat__word", "heirloom.word"):  # a revision that comes later loads all of its tools
         stack.client.call("tailor", tool, timeout=30)
     modules_of_one = modules(stack)

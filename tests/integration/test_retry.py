@@ -42,9 +42,7 @@ def call(client: Client, tool: str, place: Path, **fields: Any) -> ToolCallResul
     return client.call("smith", tool, args, timeout_seconds=timeout_seconds, timeout=PATIENCE)
 
 
-def test_a_call_is_tried_again_so_often_and_then_ends_with_its_last_error(
-    client: Client, tmp_path: Path
-) -> None:
+def test_call_out_of_retries_ends_with_last_error(client: Client, tmp_path: Path) -> None:
     result = call(client, "flaky__fails", tmp_path)
     assert error_of(result) == ("E_FLAKY", "Run 3 fails.")
     assert (result.meta.attempt, runs(tmp_path)) == (3, 3)
@@ -55,25 +53,25 @@ def test_more_retries_than_attempts_are_no_poison(client: Client, tmp_path: Path
     assert (result.status, result.output, result.meta.attempt) == ("ok", 6, 6)
 
 
-def test_a_code_that_is_not_listed_is_not_tried_again(client: Client, tmp_path: Path) -> None:
+def test_unlisted_code_is_not_retried(client: Client, tmp_path: Path) -> None:
     result = call(client, "flaky__fails", tmp_path, code="E_OTHER")
     assert error_of(result) == ("E_OTHER", "Run 1 fails.")
     assert runs(tmp_path) == 1
 
 
 @pytest.mark.parametrize("code", ["E_TOOL_INVALID_ARGS", "E_TOOL_NOT_FOUND", "E_TOOL_EXPIRED"])
-def test_what_another_run_cannot_mend_is_not_tried_again(client: Client, tmp_path: Path, code: str) -> None:
+def test_permanent_error_is_not_retried(client: Client, tmp_path: Path, code: str) -> None:
     result = call(client, "flaky__any", tmp_path, code=code)
     assert (error_of(result)[0], runs(tmp_path)) == (code, 1)
 
 
-def test_the_callers_limit_holds_for_all_runs_together(client: Client, tmp_path: Path) -> None:
+def test_callers_limit_holds_for_all_runs_together(client: Client, tmp_path: Path) -> None:
     result = call(client, "flaky__slow", tmp_path, seconds=0.8, timeout_seconds=5)
     assert error_of(result)[0] in {"E_FLAKY", "E_TOOL_TIMEOUT"}
     assert 2 <= runs(tmp_path) <= 5 / (0.8 + 0.2)  # of ten, if each had its own limit
 
 
-def test_no_run_begins_after_the_deadline(tmp_path: Path) -> None:
+def test_no_run_begins_after_deadline(tmp_path: Path) -> None:
     environment = {"GOONDAN_QUEUE_TIMEOUT_SECONDS": "20"}  # less than it is to wait for its second run
     with LocalStack(CALLS_BUNDLE, agents=["smith"], environment=environment) as stack:
         result = call(stack.client, "flaky__later", tmp_path)
@@ -81,7 +79,7 @@ def test_no_run_begins_after_the_deadline(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
-def test_a_call_that_waits_for_its_next_run_holds_no_place_and_can_be_cancelled(
+def test_call_awaiting_retry_holds_no_slot_and_is_cancellable(
     crew: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     crew.muster(concurrency=1)
@@ -95,7 +93,7 @@ def test_a_call_that_waits_for_its_next_run_holds_no_place_and_can_be_cancelled(
     assert runs(tmp_path) == 1
 
 
-def test_a_call_waits_for_its_next_run_while_no_worker_runs_and_can_be_run_at_once(
+def test_call_awaits_retry_without_worker_and_can_run_now(
     crew: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = crew.muster()

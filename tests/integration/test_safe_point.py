@@ -38,14 +38,14 @@ def require_outputs(machines: Machines, colour: str) -> None:
     wait_until(lambda: outputs(machines) == {colour})
 
 
-def test_two_machines_run_the_next_revision_without_a_restart(machines: Machines) -> None:
+def test_two_machines_run_next_revision_without_restart(machines: Machines) -> None:
     machines.are_followed(machines.switch(colour("red")))
 
     require_outputs(machines, "red")
 
 
 @pytest.mark.requirement("changeset.safe-point")
-def test_a_running_call_ends_with_the_revision_that_it_began_with(machines: Machines, tmp_path: Path) -> None:
+def test_running_call_keeps_revision_it_began_with(machines: Machines, tmp_path: Path) -> None:
     machines.are_followed(machines.switch(colour("before")))
     slow = machines.client.submit(
         "lizard", "skin__shed", {"until": str(tmp_path / "go")}, instance_key="running"
@@ -59,7 +59,7 @@ def test_a_running_call_ends_with_the_revision_that_it_began_with(machines: Mach
     assert slow.result(PATIENCE).output == ["before", "before"]
 
 
-def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> None:
+def test_revision_changes_lose_or_fail_no_call(machines: Machines) -> None:
     results: list[ToolCallResult] = []
     is_over = threading.Event()
 
@@ -84,7 +84,7 @@ def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> 
     require_outputs(machines, "shade-2")
 
 
-def test_a_step_keeps_its_revision_and_the_next_one_has_the_new_one_with_a_block(machines: Machines) -> None:
+def test_step_keeps_revision_and_next_step_announces_new(machines: Machines) -> None:
     first = machines.switch(colour("old"))
     turn = machines.client.turn("lizard", "stepping")
     step = turn.step()
@@ -104,9 +104,7 @@ def test_a_step_keeps_its_revision_and_the_next_one_has_the_new_one_with_a_block
     assert last.blocks == ()
 
 
-def test_a_turn_of_an_entry_takes_the_next_revision_with_its_next_step(
-    machines: Machines, tmp_path: Path
-) -> None:
+def test_entry_turn_takes_next_revision_with_next_step(machines: Machines, tmp_path: Path) -> None:
     machines.are_followed(machines.switch(colour("dawn")))
     go = [str(tmp_path / name) for name in ("first", "second")]
     answers: list[object] = []
@@ -125,7 +123,7 @@ def test_a_turn_of_an_entry_takes_the_next_revision_with_its_next_step(
     assert answers == [{"steps": [["dawn", []], ["dusk", [CHANGED]]], "outside": "dawn"}]
 
 
-def test_extensions_and_the_agent_that_committed_are_told(machines: Machines) -> None:
+def test_extensions_and_committing_agent_learn_new_revision(machines: Machines) -> None:
     ref = machines.commit(colour("told"))
     machines.propose(ref, instance="committer")
 
@@ -140,7 +138,7 @@ def test_extensions_and_the_agent_that_committed_are_told(machines: Machines) ->
         assert heard.read_text().count(f'"newRef": "{ref}"') == 1
 
 
-def test_a_revision_that_does_not_load_stays_inactive_and_the_failure_is_visible(machines: Machines) -> None:
+def test_unloadable_revision_stays_inactive_and_visibly_failed(machines: Machines) -> None:
     good = machines.switch({**colour("good")})
     ear = machines.author.committed("ear.py")
     bad = machines.commit({"ear.py": "def register(api):\n    raise ValueError('no ear')\n"})
@@ -162,7 +160,7 @@ def test_a_revision_that_does_not_load_stays_inactive_and_the_failure_is_visible
     require_outputs(machines, "corrected")
 
 
-def test_a_bundle_that_is_not_valid_stays_inactive(machines: Machines) -> None:
+def test_bundle_that_is_not_valid_stays_inactive(machines: Machines) -> None:
     active = machines.state.active
     yaml = machines.author.committed("goondan.yaml")
     bad = machines.commit({"goondan.yaml": yaml.replace("Tool/skin", "Tool/scales")})
@@ -173,7 +171,7 @@ def test_a_bundle_that_is_not_valid_stays_inactive(machines: Machines) -> None:
     machines.switch({"goondan.yaml": yaml})
 
 
-def test_call_of_an_unavailable_revision_fails_with_the_reason(machines: Machines) -> None:
+def test_call_of_unavailable_revision_fails_with_reason(machines: Machines) -> None:
     call = {"agentName": "lizard", "toolName": "skin__colour"}
     refs = [LOST, f"sha256:{'0' * 64}", "HEAD", "git:--upload-pack=x", "../../etc"]
     pending = machines.client.submit_many([{**call, "bundleRef": ref} for ref in refs])
@@ -183,7 +181,7 @@ def test_call_of_an_unavailable_revision_fails_with_the_reason(machines: Machine
     assert len(outputs(machines)) == 1
 
 
-def test_an_agent_that_is_gone_from_the_bundle_is_not_found(machines: Machines) -> None:
+def test_agent_removed_from_bundle_is_not_found(machines: Machines) -> None:
     yaml = machines.author.committed("goondan.yaml")
     ref = machines.switch(
         {
@@ -200,7 +198,7 @@ def test_an_agent_that_is_gone_from_the_bundle_is_not_found(machines: Machines) 
     assert machines.client.call("newt", "skin__colour", timeout=30).output == "whole"
 
 
-def test_a_machine_with_an_old_clone_begins_with_what_is_active(machines: Machines) -> None:
+def test_machine_with_old_clone_starts_active_revision(machines: Machines) -> None:
     active = machines.switch(colour("ahead"))
     worker = machines.start("late", "lizard")
 
@@ -208,7 +206,7 @@ def test_a_machine_with_an_old_clone_begins_with_what_is_active(machines: Machin
     machines.stack.stop_worker(worker)
 
 
-def test_worker_restarted_after_a_pull_proposes_the_later_commit(machines: Machines) -> None:
+def test_worker_restarted_after_pull_proposes_later_commit(machines: Machines) -> None:
     ref = machines.commit(colour("pulled"))
     machines.clone("late").git("pull", "--quiet", "origin", "main")
     worker = machines.start("late", "lizard")
@@ -218,7 +216,7 @@ def test_worker_restarted_after_a_pull_proposes_the_later_commit(machines: Machi
     machines.stack.stop_worker(worker)
 
 
-def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines) -> None:
+def test_worker_killed_during_switch_costs_no_call(machines: Machines) -> None:
     calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 200
     ref = machines.commit(colour("killed"))
     pending = machines.client.submit_many(calls)
@@ -237,9 +235,7 @@ def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines)
     require_outputs(machines, "killed")
 
 
-def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_others(
-    machines: Machines, tmp_path: Path
-) -> None:
+def test_worker_killed_while_loading_leaves_proposal_to_others(machines: Machines, tmp_path: Path) -> None:
     """The first child that imports the agent's entry waits, and its worker is killed."""
     machines.are_followed(machines.switch(colour("calm")))
     newt, place = machines.author.committed("newt.py"), str(tmp_path)
@@ -273,7 +269,7 @@ def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_other
     machines.switch({"newt.py": newt, **colour("after all")})
 
 
-def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machines: Machines) -> None:
+def test_machine_without_remote_continues_and_catches_up_later(machines: Machines) -> None:
     before = machines.switch(colour("reachable"))
     machines.are_followed(before)
     two = machines.clone("two")
@@ -294,9 +290,7 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
     machines.are_followed(ref)
 
 
-def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
-    machines: Machines, tmp_path: Path
-) -> None:
+def test_revision_unloadable_on_one_machine_runs_on_others(machines: Machines, tmp_path: Path) -> None:
     """Two fails after a moment in which calls have come that name the revision, and stands by."""
     ear, corrected = machines.author.committed("ear.py"), tmp_path / "corrected"
     trouble = (
@@ -341,7 +335,7 @@ def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
     machines.switch({"ear.py": ear})
 
 
-def test_a_machine_whose_folder_is_not_valid_begins_with_what_is_active(machines: Machines) -> None:
+def test_machine_with_invalid_folder_starts_active_revision(machines: Machines) -> None:
     active = machines.switch(colour("valid"))
     broken = machines.clone("broken")
     yaml = broken.folder / "goondan.yaml"

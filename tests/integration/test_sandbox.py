@@ -169,9 +169,7 @@ def test_program_cannot_read_another_instance(run: Run, other_file: Path) -> Non
 
 
 @needs_bubblewrap
-def test_program_sees_nothing_of_the_state_root_but_its_workdir(
-    run: Run, stack: LocalStack, other_file: Path
-) -> None:
+def test_program_sees_only_its_workdir_of_state_root(run: Run, stack: LocalStack, other_file: Path) -> None:
     root = shlex.quote(str(stack.state_root))
     (stack.state_root / "key").write_text(CANARY, "utf-8")
     place = run("pwd")["stdout"].strip()
@@ -183,7 +181,7 @@ def test_program_sees_nothing_of_the_state_root_but_its_workdir(
 
 
 @needs_bubblewrap
-def test_program_sees_and_reaches_no_process_of_the_worker(run: Run, stack: LocalStack) -> None:
+def test_program_sees_and_reaches_no_process_of_worker(run: Run, stack: LocalStack) -> None:
     [worker] = stack.workers
     output = run(f"cat /proc/{worker.pid}/environ; kill -9 {worker.pid} && echo killed; cat /proc/*/environ")
 
@@ -194,7 +192,7 @@ def test_program_sees_and_reaches_no_process_of_the_worker(run: Run, stack: Loca
 
 
 @needs_bubblewrap
-def test_program_reads_the_system_and_the_bundle_and_writes_neither(run: Run, bundle: Path) -> None:
+def test_program_reads_system_and_bundle_and_writes_neither(run: Run, bundle: Path) -> None:
     places = f"/usr/box {bundle}/box {sandbox.__file__}.box"
     output = run(f"cat {bundle}/far.py; for place in {places}; do touch $place && echo written; done; true")
 
@@ -203,7 +201,7 @@ def test_program_reads_the_system_and_the_bundle_and_writes_neither(run: Run, bu
 
 
 @needs_bubblewrap
-def test_program_has_an_empty_home_and_no_password_file(run: Run) -> None:
+def test_program_has_empty_home_and_no_password_file(run: Run) -> None:
     output = run("ls -A ~; touch ~/tried; cat ~/.netrc /etc/shadow; ls ~")
 
     assert output["stdout"].split() == ["tried"]
@@ -211,7 +209,7 @@ def test_program_has_an_empty_home_and_no_password_file(run: Run) -> None:
 
 @needs_bubblewrap
 @pytest.mark.parametrize(("agent", "answer"), [("boxed", "connected"), ("strict", "ConnectionRefusedError")])
-def test_only_a_strict_sandbox_has_no_network(stack: LocalStack, agent: str, answer: str) -> None:
+def test_only_strict_sandbox_has_no_network(stack: LocalStack, agent: str, answer: str) -> None:
     port = stack.client.settings.redis_url.rpartition(":")[2].partition("/")[0]
     result = stack.client.call(agent, "far__connect", {"port": int(port)}, timeout=PATIENCE)
 
@@ -240,7 +238,7 @@ def test_cancelled_call_leaves_no_process_of_its_sandbox(stack: LocalStack, tool
 
 @needs_bubblewrap
 @pytest.mark.parametrize("tool", ["bash__exec", "far__sleep"])
-def test_call_past_its_limit_leaves_no_process_of_its_sandbox(stack: LocalStack, tool: str) -> None:
+def test_call_past_limit_leaves_no_sandbox_process(stack: LocalStack, tool: str) -> None:
     mark = f"limit-{tool}"
     env = {"BOX_MARK": mark}
     args = {"command": "setsid sleep 600", "timeoutMs": 0, "env": env} if "bash" in tool else {"env": env}
@@ -252,7 +250,7 @@ def test_call_past_its_limit_leaves_no_process_of_its_sandbox(stack: LocalStack,
 
 
 @needs_bubblewrap
-def test_sandbox_ends_with_a_worker_that_is_killed(bundle: Path) -> None:
+def test_sandbox_ends_with_worker_that_is_killed(bundle: Path) -> None:
     with LocalStack(bundle, agents=["boxed"]) as stack:
         for tool in ("bash", "far"):
             begin(stack, tool, f"kill-{tool}")
@@ -261,7 +259,7 @@ def test_sandbox_ends_with_a_worker_that_is_killed(bundle: Path) -> None:
         wait_until(lambda: not with_environment("BOX_MARK=kill-far"), PATIENCE)
 
 
-def test_worker_without_bubblewrap_refuses_only_agents_that_need_it(bundle: Path, tmp_path: Path) -> None:
+def test_worker_without_bubblewrap_refuses_only_agents_needing_it(bundle: Path, tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path)}
     with LocalStack(bundle, agents=["free"], environment=environment) as stack:
         with pytest.raises(AgentUnavailableError, match="ended with 3") as refused:
@@ -303,7 +301,7 @@ def write_bundle(folder: Path, export: JsonObject, code: str, suffix: str = "mjs
 
 @needs_bubblewrap
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tool_in_javascript_sees_its_instance_alone(
+def test_tool_in_javascript_sees_its_instance_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("GOONDAN_JAVASCRIPT", runtime(name).program)
@@ -355,7 +353,7 @@ STEAL = "require('node:fs').writeFileSync('stolen', process.env.BOX_TOKEN ?? '')
 @needs_bubblewrap
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("box", [None, True, "strict"])
-def test_files_of_a_workdir_change_no_tool_in_javascript(
+def test_files_of_workdir_change_no_tool_in_javascript(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, box: object
 ) -> None:
     monkeypatch.setenv("GOONDAN_JAVASCRIPT", runtime(name).program)
@@ -388,7 +386,7 @@ def test_files_of_a_workdir_change_no_tool_in_javascript(
 
 
 @needs_bubblewrap
-def test_nothing_runs_in_a_directory_that_took_the_place_of_the_workdir(tmp_path: Path) -> None:
+def test_nothing_runs_in_directory_replacing_workdir(tmp_path: Path) -> None:
     workdir, other = tmp_path / "work", tmp_path / "other"
     for place in (workdir, other):
         place.mkdir()
@@ -408,7 +406,7 @@ def test_nothing_runs_in_a_directory_that_took_the_place_of_the_workdir(tmp_path
 
 
 @needs_bubblewrap
-def test_home_of_a_call_may_be_the_workdir_in_a_sandbox(stack: LocalStack) -> None:
+def test_home_of_call_may_be_workdir_in_sandbox(stack: LocalStack) -> None:
     workdir = exec_in(stack, "strict", "bash", "pwd")["stdout"].strip()
     written = {"command": 'echo kept > "$HOME/file"; cat "$HOME/file"', "env": {"HOME": workdir}}
 
@@ -457,7 +455,7 @@ handlers = {"look": look}
 
 @needs_bubblewrap
 @pytest.mark.parametrize("suffix", READING_THE_LOG)
-def test_tool_in_a_sandbox_writes_to_the_log_and_cannot_read_it(
+def test_sandboxed_tool_writes_log_but_cannot_read(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], suffix: str
 ) -> None:
     export = {"name": "look", "parameters": {"type": "object"}, "sandbox": "strict"}
@@ -479,7 +477,7 @@ def test_tool_in_a_sandbox_writes_to_the_log_and_cannot_read_it(
     wait_until(has_printed)
 
 
-def test_a_workdir_below_a_link_has_no_sandbox(tmp_path: Path) -> None:
+def test_workdir_below_link_has_no_sandbox(tmp_path: Path) -> None:
     instances = tmp_path / "workspaces" / "shop" / "instances"
     (instances / "one" / "workspace").mkdir(parents=True)
     (instances / "two").mkdir()
@@ -508,7 +506,7 @@ handlers = {"look": look}
 
 
 @needs_bubblewrap
-def test_files_of_a_workdir_change_no_isolated_tool_in_python(
+def test_workdir_files_change_no_isolated_python_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BOX_TOKEN", CANARY)

@@ -54,7 +54,7 @@ def totals(client: Client) -> tuple[int, int]:
     return sum(one.fired for one in states), sum(one.open_runs for one in states)
 
 
-def test_three_workers_with_wrong_clocks_fire_a_thousand_slots_once(tmp_path: Path) -> None:
+def test_three_workers_with_wrong_clocks_fire_slots_once(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_SITE)
     lines = tmp_path / "lines"
     variables = {"PYTHONPATH": str(tmp_path), "GOONDAN_LEASE_SECONDS": "3"}
@@ -125,7 +125,7 @@ def wind_back(stack: LocalStack, name: str, slots: int) -> int:
 
 
 @pytest.mark.parametrize(("policy", "least", "most"), [("skip", 0, 1), ("once", 1, 1), ("all", 12, 12)])
-def test_an_outage_over_twelve_slots_is_made_up_for_as_the_schedule_says(
+def test_outage_over_twelve_slots_follows_catch_up_policy(
     stack: LocalStack, policy: str, least: int, most: int
 ) -> None:
     client = stack.client
@@ -149,7 +149,7 @@ def _dealt(client: Client) -> int:
     return one.fired + one.missed
 
 
-def test_a_bundle_that_changes_changes_its_schedules_and_no_others(tmp_path: Path) -> None:
+def test_changed_bundle_changes_only_its_own_schedules(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(BUNDLE, bundle)
     with LocalStack(bundle) as stack:
@@ -200,7 +200,7 @@ def test_commands_show_and_change_schedules(stack: LocalStack) -> None:
     assert both.exit_code == 2
 
 
-def test_the_client_refuses_what_is_not_valid(stack: LocalStack) -> None:
+def test_client_refuses_invalid_schedule(stack: LocalStack) -> None:
     schedules = stack.client.schedules
     wait_until(lambda: len(schedules.list()) >= 2, PATIENCE)
 
@@ -216,7 +216,7 @@ def test_the_client_refuses_what_is_not_valid(stack: LocalStack) -> None:
         schedules.remove("monthly")
 
 
-def test_a_slot_begins_a_turn_whose_trace_begins_there(stack: LocalStack) -> None:
+def test_slot_begins_turn_with_its_own_trace(stack: LocalStack) -> None:
     client = stack.client
     wait_until(lambda: len(client.schedules.list()) >= 2, PATIENCE)
 
@@ -229,7 +229,7 @@ def test_a_slot_begins_a_turn_whose_trace_begins_there(stack: LocalStack) -> Non
     assert root.id == pending.id
 
 
-def test_the_example_writes_its_report() -> None:
+def test_example_writes_its_report() -> None:
     with LocalStack(EXAMPLE) as stack:
         written = stack.client.schedules.run("morning-report").result(PATIENCE)
         cleaned = stack.client.schedules.run("clean-up").result(PATIENCE)

@@ -33,13 +33,13 @@ def scripts(redis: Redis) -> ScriptConnection:
     return scripts
 
 
-def test_a_connection_that_is_lost_is_made_again(scripts: ScriptConnection, redis: Redis) -> None:
+def test_connection_that_is_lost_is_made_again(scripts: ScriptConnection, redis: Redis) -> None:
     for text in ("second", "third"):
         redis.client_kill_filter(_type="normal")
         assert scripts.run(echo(text)) == [text.encode()]
 
 
-def test_an_answer_that_an_interruption_leaves_unread_is_not_taken_for_the_next_one(
+def test_unread_answer_after_interrupt_is_not_next_answer(
     scripts: ScriptConnection,
 ) -> None:
     interrupted = patch.object(broker_config.scripts, "answer_of", side_effect=KeyboardInterrupt)
@@ -48,7 +48,7 @@ def test_an_answer_that_an_interruption_leaves_unread_is_not_taken_for_the_next_
     assert scripts.run(echo("next")) == [b"next"]
 
 
-def test_scripts_are_sent_before_what_happens_meanwhile(scripts: ScriptConnection, redis: Redis) -> None:
+def test_scripts_are_sent_before_meanwhile_function_runs(scripts: ScriptConnection, redis: Redis) -> None:
     write: ScriptCall[object] = ScriptCall(Script.of("return redis.call('SET', KEYS[1], 'x')"), ["sent"], [])
     assert scripts.run([write]) == [b"OK"]  # from now on Redis knows it
     redis.delete("sent")
@@ -71,7 +71,7 @@ def test_scripts_whose_answers_are_lost_meanwhile_run_again(scripts: ScriptConne
     assert list(lost) == []
 
 
-def test_an_interruption_meanwhile_leaves_no_answer_behind(scripts: ScriptConnection) -> None:
+def test_interruption_meanwhile_leaves_no_answer_behind(scripts: ScriptConnection) -> None:
     with pytest.raises(KeyboardInterrupt):
         scripts.run(echo("unread"), Mock(side_effect=KeyboardInterrupt))
     assert scripts.run(echo("next")) == [b"next"]
@@ -84,7 +84,7 @@ def test_threads_run_scripts_beside_one_another(scripts: ScriptConnection) -> No
     assert answers == [[text.encode()] for text in texts]
 
 
-def test_a_forked_child_leaves_the_connection_alone(
+def test_forked_child_leaves_connection_alone(
     scripts: ScriptConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = scripts._connection

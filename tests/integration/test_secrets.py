@@ -138,7 +138,7 @@ def found_by(stack: LocalStack, seat: str) -> str:
 
 
 @pytest.mark.parametrize("seat", ["bash__exec", "spy__run", "far__run", "far__look", "server"])
-def test_nothing_of_the_workers_secrets_reaches_a_program(stack: LocalStack, seat: str) -> None:
+def test_no_secret_of_worker_reaches_program(stack: LocalStack, seat: str) -> None:
     found = found_by(stack, seat)
 
     assert "PATH=" in found
@@ -147,7 +147,7 @@ def test_nothing_of_the_workers_secrets_reaches_a_program(stack: LocalStack, sea
     assert "SHOP_TOKEN" not in found
 
 
-def test_the_search_finds_what_is_there(stack: LocalStack) -> None:
+def test_search_finds_planted_secret(stack: LocalStack) -> None:
     """Without this, the test above would hold although the command did not work."""
     planted = f"echo {CANARY} > planted; export GOONDAN_PLANTED=1; {search(stack.state_root)}; rm planted"
     found = call(stack, "bash__exec", planted)["stdout"]
@@ -158,24 +158,22 @@ def test_the_search_finds_what_is_there(stack: LocalStack) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.skipif(may_look_into_any_process(), reason="root may look into any process")
-def test_a_worker_with_an_oauth_key_is_closed_to_programs_too(stack: LocalStack) -> None:
+def test_programs_cannot_inspect_worker_with_oauth_key(stack: LocalStack) -> None:
     [worker] = stack.workers
     assert call(stack, "spy__run", f"cat /proc/{worker.pid}/environ; true") == ""
 
 
 @pytest.mark.parametrize("tool", ["spy__run", "far__run", "far__look"])
-def test_variables_that_the_agent_names_reach_all_its_tools(stack: LocalStack, tool: str) -> None:
+def test_variables_that_agent_names_reach_all_its_tools(stack: LocalStack, tool: str) -> None:
     assert "REGION=north\n" in call(stack, tool, "env")
 
 
-def test_variables_that_a_server_names_reach_it(stack: LocalStack) -> None:
+def test_variables_named_by_server_reach_it(stack: LocalStack) -> None:
     assert "SHOP_REGION=north\n" in found_by(stack, "server")
 
 
 @pytest.mark.parametrize(("tool", "name"), [("spy__named", "SHOP_TOKEN"), ("far__named", "TOKEN")])
-def test_a_secret_that_an_export_names_reaches_its_programs_and_no_result(
-    stack: LocalStack, tool: str, name: str
-) -> None:
+def test_secret_named_by_export_reaches_programs_not_results(stack: LocalStack, tool: str, name: str) -> None:
     encoded = base64.b64encode(NAMED["SHOP_TOKEN"].encode()).decode()
 
     assert call(stack, tool, f'printf %s "${name}" | base64 -w0') == encoded
@@ -183,14 +181,14 @@ def test_a_secret_that_an_export_names_reaches_its_programs_and_no_result(
 
 
 @pytest.mark.parametrize("tool", ["spy__missing", "far__missing"])
-def test_a_named_variable_that_the_worker_lacks_is_the_calls_error(stack: LocalStack, tool: str) -> None:
+def test_named_variable_that_worker_lacks_is_calls_error(stack: LocalStack, tool: str) -> None:
     error = error_of(stack, tool)
 
     assert error.code == "E_CONFIG_REF_NOT_FOUND"
     assert "SHOP_PET" in error.message
 
 
-def test_a_handler_that_misses_a_variable_of_the_worker_is_told_how_to_name_it(stack: LocalStack) -> None:
+def test_missing_worker_variable_error_explains_env_setting(stack: LocalStack) -> None:
     error = error_of(stack, "far__asks")
 
     assert (error.name, error.message) == ("KeyError", "'SHOP_PLACE'")

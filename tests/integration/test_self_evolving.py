@@ -58,14 +58,14 @@ def goondan(machines: Machines, machine: str, *arguments: str) -> "subprocess.Co
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_example_has_no_findings() -> None:
+def test_example_has_no_findings() -> None:
     bundle, findings = inspect_bundle(EXAMPLE)
 
     assert findings == []
     assert bundle is not None
 
 
-def test_the_program_beside_the_example_tells_its_story() -> None:
+def test_program_beside_example_tells_its_story() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE / "evolve.py")], capture_output=True, text=True, timeout=180, check=False
     )
@@ -77,7 +77,7 @@ def test_the_program_beside_the_example_tells_its_story() -> None:
 
 
 @pytest.mark.requirement("changeset.pattern", "changeset.safe-point")
-def test_an_agent_gives_itself_a_tool_while_everything_goes_on(machines: Machines) -> None:
+def test_agent_gives_itself_tool_while_everything_goes_on(machines: Machines) -> None:
     client, args = machines.client, {"text": TEXT, "seconds": 20}
     before = counted(machines, "words")
     with Load(client, CALLS) as load:
@@ -103,7 +103,7 @@ def test_an_agent_gives_itself_a_tool_while_everything_goes_on(machines: Machine
     )
 
 
-def test_a_rollback_on_the_other_machine_brings_the_old_tools_back(machines: Machines) -> None:
+def test_rollback_on_other_machine_brings_old_tools_back(machines: Machines) -> None:
     with Load(machines.client, CALLS) as load:
         done = goondan(machines, "west", "rollback", "HEAD~1")
     active = goondan(machines, "east", "changeset", "active")
@@ -119,7 +119,7 @@ def test_a_rollback_on_the_other_machine_brings_the_old_tools_back(machines: Mac
 
 
 @pytest.mark.requirement("changeset.only-way")
-def test_files_edited_in_the_folder_itself_change_nothing_that_runs(machines: Machines) -> None:
+def test_edited_folder_files_do_not_change_running_tools(machines: Machines) -> None:
     folders = [machines.clone(name).folder for name in MACHINES]
     for folder in folders:
         (folder / "tools/text.py").write_text("EDITION = 9\nhandlers = {}\n", encoding="utf-8")

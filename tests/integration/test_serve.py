@@ -28,7 +28,7 @@ def server(stack: LocalStack) -> Iterator[Server]:
         yield server
 
 
-def test_every_door_of_a_bundle_is_open_without_a_choice(server: Server) -> None:
+def test_every_door_of_bundle_is_open_without_choice(server: Server) -> None:
     answers = {
         path: httpx2.get(server.url + path, timeout=PATIENCE) for path in ("/healthz", "/readyz", "/metrics")
     }
@@ -41,7 +41,7 @@ def test_every_door_of_a_bundle_is_open_without_a_choice(server: Server) -> None
     assert (completed.status_code, completed.json()["error"]["code"]) == (404, "E_CALL_NOT_FOUND")
 
 
-def test_an_mcp_client_passes_beside_other_doors(stack: LocalStack, server: Server) -> None:
+def test_mcp_client_passes_beside_other_doors(stack: LocalStack, server: Server) -> None:
     async def names() -> list[str]:
         async with Doors(stack, f"{server.url}/mcp").client("http", "auto") as client:
             return [tool.name for tool in (await client.list_tools()).tools]
@@ -58,7 +58,7 @@ def test_an_mcp_client_passes_beside_other_doors(stack: LocalStack, server: Serv
         (("--door", "mcp", "--agent", "smith", "--address", "0.0.0.0"), 3, "GOONDAN_HTTP_TOKEN"),
     ],
 )
-def test_what_keeps_a_door_closed_is_told(
+def test_reason_why_door_cannot_open_is_shown(
     stack: LocalStack, options: tuple[str, ...], exit_code: int, word: str
 ) -> None:
     env = environment(redis_url=stack.redis_url, bundle=CALLS_BUNDLE)

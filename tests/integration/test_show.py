@@ -60,7 +60,7 @@ def test_calls_that_have_ended_tell_how(stack: LocalStack, env: dict[str, str]) 
 
 
 @pytest.mark.parametrize("tool", ["tale__stumble", "tale__trip", "tale__fall"])
-def test_the_traceback_of_a_handler_is_kept_with_its_call(
+def test_traceback_of_handler_is_kept_with_its_call(
     stack: LocalStack, env: dict[str, str], tool: str
 ) -> None:
     call = submit(stack, tool)
@@ -89,7 +89,7 @@ def test_calls_that_wait_tell_for_what(stack: LocalStack, env: dict[str, str]) -
     assert (waits["state"], waits["awaits"]) == ("pending", "approval")
 
 
-def test_calls_of_a_running_and_of_a_killed_worker(
+def test_calls_of_running_and_of_killed_worker(
     stack: LocalStack, env: dict[str, str], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -137,7 +137,7 @@ def test_calls_of_a_running_and_of_a_killed_worker(
     assert second.result(PATIENCE).status == "ok"
 
 
-def test_a_dead_letter_is_told_as_one(stack: LocalStack, env: dict[str, str]) -> None:
+def test_story_shows_dead_letter_as_dead(stack: LocalStack, env: dict[str, str]) -> None:
     deadly = submit(stack, "tale__deadly")
     [process] = [worker for worker in stack.workers if worker.poll() is None]
     process.wait(PATIENCE)

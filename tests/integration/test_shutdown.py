@@ -27,9 +27,7 @@ def served(client: Client) -> list[tuple[str, ...]]:
     return [worker.agents for worker in client.workers()]
 
 
-def test_a_worker_drains_on_request_its_call_ends_and_the_rest_waits_for_others(
-    stack: LocalStack, tmp_path: Path
-) -> None:
+def test_draining_worker_finishes_call_and_leaves_rest_to_others(stack: LocalStack, tmp_path: Path) -> None:
     worker = stack.start_worker(["smith"], concurrency=1)
     meeting = {"place": str(tmp_path), "guests": 2}
     running = stack.client.submit("smith", "meeting__sync", meeting)
@@ -49,7 +47,7 @@ def test_a_worker_drains_on_request_its_call_ends_and_the_rest_waits_for_others(
     assert later.poll() is None
 
 
-def test_a_worker_of_several_agents_leaves_one_and_ends_with_the_last(stack: LocalStack) -> None:
+def test_worker_leaves_agents_singly_and_ends_with_last(stack: LocalStack) -> None:
     worker = stack.start_worker(["smith", "apprentice"])
 
     stack.client.shutdown(agent="smith")
@@ -62,7 +60,7 @@ def test_a_worker_of_several_agents_leaves_one_and_ends_with_the_last(stack: Loc
     assert worker.wait(PATIENCE) == 0
 
 
-def test_one_worker_of_two_is_asked_by_name(stack: LocalStack) -> None:
+def test_shutdown_by_name_stops_only_that_worker(stack: LocalStack) -> None:
     first, second = stack.start_worker(["smith"]), stack.start_worker(["smith"])
     [name] = [one.name for one in stack.client.workers() if one.pid == first.pid]
     env = environment(redis_url=stack.redis_url)
@@ -77,7 +75,7 @@ def test_one_worker_of_two_is_asked_by_name(stack: LocalStack) -> None:
 
 
 @pytest.mark.requirement("ipc.message-form")
-def test_a_shutdown_message_of_plain_celery_drains_the_workers_of_its_agent(stack: LocalStack) -> None:
+def test_plain_celery_shutdown_message_drains_agents_workers(stack: LocalStack) -> None:
     workers = [stack.start_worker(["smith"]) for _ in range(2)]
     message = {
         "type": "shutdown",
@@ -93,7 +91,7 @@ def test_a_shutdown_message_of_plain_celery_drains_the_workers_of_its_agent(stac
     assert all("the shop closes" in stack.log(worker) for worker in workers)
 
 
-def test_shutdown_of_an_unknown_agent_drains_no_worker(stack: LocalStack) -> None:
+def test_shutdown_of_unknown_agent_drains_no_worker(stack: LocalStack) -> None:
     with pytest.raises(AgentNotFoundError):
         stack.client.shutdown(agent="nobody")
     with pytest.raises(ValueError, match="either"):

@@ -46,7 +46,7 @@ def silent(stack: LocalStack) -> Iterator[None]:
         os.kill(stack.redis.process.pid, signal.SIGCONT)
 
 
-def test_an_idle_worker_ends_after_its_grace_period_while_redis_is_silent(stack: LocalStack) -> None:
+def test_idle_worker_ends_after_grace_on_silent_redis(stack: LocalStack) -> None:
     [worker] = stack.workers
 
     with silent(stack):
@@ -54,9 +54,7 @@ def test_an_idle_worker_ends_after_its_grace_period_while_redis_is_silent(stack:
         worker.wait(WORKER_SECONDS)
 
 
-def test_a_worker_with_a_running_call_ends_after_its_grace_period_while_redis_is_silent(
-    stack: LocalStack, tmp_path: Path
-) -> None:
+def test_busy_worker_ends_after_grace_on_silent_redis(stack: LocalStack, tmp_path: Path) -> None:
     [worker] = stack.workers
     stack.client.submit("holder", "hold__beside", {"place": str(tmp_path)})
     wait_until(lambda: noted(tmp_path, "beside"))

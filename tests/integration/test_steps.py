@@ -63,7 +63,7 @@ def codes(results: list[StepCallResult]) -> list[str | None]:
 
 
 @pytest.mark.requirement("catalog.per-step")
-def test_a_step_shows_the_agents_tools_and_runs_what_the_model_asks_for(client: Client) -> None:
+def test_step_shows_agents_tools_and_runs_models_calls(client: Client) -> None:
     turn = client.turn("plain-cook", "k1")
     step = turn.step({"role": "user"}, timeout=PATIENCE)
     assert (step.index, step.catalog.names, step.blocks) == (0, ALL, ())
@@ -96,7 +96,7 @@ LOOK = {"name": "stove__context", "arguments": '{"seen": true}'}
 
 
 @pytest.mark.requirement("context.message", "context.message.holds-the-call", "message.source")
-def test_calls_of_a_step_are_shown_the_models_whole_message(client: Client) -> None:
+def test_calls_of_step_are_shown_models_whole_message(client: Client) -> None:
     turn = client.turn("cook", "whole")
     step = turn.step(timeout=PATIENCE)
     reply = {"role": "assistant", "content": "I look twice.", "tool_calls": [
@@ -124,7 +124,7 @@ def test_calls_of_a_step_are_shown_the_models_whole_message(client: Client) -> N
 
 @pytest.mark.requirement("result.tool-call-id", "context.message.holds-the-call")
 @pytest.mark.parametrize("asked", ["a producer", "an agent"])
-def test_repeated_id_in_a_later_step_is_the_one_that_everybody_is_shown(client: Client, asked: str) -> None:
+def test_id_repeated_in_later_step_is_shown_unchanged(client: Client, asked: str) -> None:
     wanted = [{"id": "call_1", "name": "stove__context", "args": {"seen": True}}]
     if asked == "a producer":
         turn = client.turn("cook", "repeated")
@@ -147,7 +147,7 @@ def test_repeated_id_in_a_later_step_is_the_one_that_everybody_is_shown(client: 
 
 
 @pytest.mark.requirement("guard.refusal-form", "guard.refuse-outside-catalog")
-def test_a_tool_outside_of_the_step_is_refused_just_as_the_specification_writes(client: Client) -> None:
+def test_tool_outside_step_is_refused_as_specified(client: Client) -> None:
     step = client.turn("plain-cook").step(timeout=PATIENCE)
     [result] = step.run([{"id": "c", "name": "unknown__action", "args": {}}], timeout=PATIENCE)
     assert result.status == "error"
@@ -162,7 +162,7 @@ def test_a_tool_outside_of_the_step_is_refused_just_as_the_specification_writes(
     }
 
 
-def test_calls_of_a_producers_step_begin_at_their_time(client: Client) -> None:
+def test_calls_of_producers_step_begin_at_their_time(client: Client) -> None:
     step = client.turn("plain-cook").step(timeout=PATIENCE)
     begun = datetime.now(UTC)
 
@@ -175,7 +175,7 @@ def test_calls_of_a_producers_step_begin_at_their_time(client: Client) -> None:
 
 
 @pytest.mark.parametrize("agent", ["chef", "baker"])
-def test_calls_of_an_agents_step_begin_at_their_time(client: Client, agent: str) -> None:
+def test_calls_of_agents_step_begin_at_their_time(client: Client, agent: str) -> None:
     begun = datetime.now(UTC)
     answer = client.request(
         agent, {"steps": [{"calls": [call("stove__context")], "delay": 0.4}]}, timeout=PATIENCE
@@ -187,7 +187,7 @@ def test_calls_of_an_agents_step_begin_at_their_time(client: Client, agent: str)
 
 @pytest.mark.requirement("catalog.step-middleware", "guard.refuse-outside-catalog")
 @pytest.mark.parametrize("agent", ["cook", "apprentice"])
-def test_a_step_middleware_takes_a_tool_out_of_the_catalog(client: Client, agent: str) -> None:
+def test_step_middleware_takes_tool_out_of_catalog(client: Client, agent: str) -> None:
     step = client.turn(agent).step({"hide": ["stove__burn"]}, timeout=PATIENCE)
     assert step.catalog.names == ("stove__cook", "stove__context")
     results = step.run([call("stove__burn", call_id="c1"), call("stove__context", call_id="c2")])
@@ -196,9 +196,7 @@ def test_a_step_middleware_takes_a_tool_out_of_the_catalog(client: Client, agent
 
 @pytest.mark.requirement("catalog.step-middleware", "registry.all-tools", "guard.refuse-outside-catalog")
 @pytest.mark.parametrize("source", ["config", "extension"])
-def test_step_middleware_puts_a_tool_of_the_bundle_that_no_agent_lists_into_the_catalog(
-    client: Client, source: str
-) -> None:
+def test_step_middleware_adds_unlisted_bundle_tool_to_catalog(client: Client, source: str) -> None:
     named = ("cellar__cook", "cellar__context", "cellar__none")
     items = [{"name": name, "source": {"type": source, "name": "cellar"}} for name in named]
     turn = client.turn("cook")
@@ -227,7 +225,7 @@ def test_step_middleware_puts_a_tool_of_the_bundle_that_no_agent_lists_into_the_
 
 
 @pytest.mark.requirement("catalog.per-step")
-def test_each_step_of_a_turn_has_a_catalog_of_its_own(client: Client) -> None:
+def test_each_step_of_turn_has_own_catalog(client: Client) -> None:
     turn = client.turn("cook")
     narrow = turn.step({"hide": ["stove__burn"]}, timeout=PATIENCE)
     wide = turn.step(timeout=PATIENCE)
@@ -238,7 +236,7 @@ def test_each_step_of_a_turn_has_a_catalog_of_its_own(client: Client) -> None:
 
 
 @pytest.mark.requirement("guard.refuse-outside-catalog", "catalog.step-middleware")
-def test_a_narrowed_catalog_is_enforced_on_another_machines_worker(relief: Crew) -> None:
+def test_narrowed_catalog_is_enforced_on_another_machines_worker(relief: Crew) -> None:
     [opener] = relief.muster()
     client = relief.stack.client
     step = client.turn("cook").step({"hide": ["stove__burn"]}, timeout=PATIENCE)
@@ -268,7 +266,7 @@ def test_step_whose_key_another_program_has_written_is_not_opened(
     assert turn.step(timeout=PATIENCE).index == 0
 
 
-def test_a_tool_registered_during_a_step_shows_from_the_next_one(client: Client) -> None:
+def test_tool_registered_during_step_shows_from_next_step(client: Client) -> None:
     turn = client.turn("cook")
     first = turn.step({"register": ["today__first"]}, timeout=PATIENCE)
     second = turn.step(timeout=PATIENCE)
@@ -280,7 +278,7 @@ def test_a_tool_registered_during_a_step_shows_from_the_next_one(client: Client)
     assert result.output["special"] == {"n": 1}
 
 
-def test_a_tool_of_a_step_is_not_for_calls_without_one(client: Client) -> None:
+def test_step_tool_is_unavailable_without_step(client: Client) -> None:
     client.turn("cook").step({"register": ["today__second"]}, timeout=PATIENCE)
     result = client.call("cook", "today__second", timeout=PATIENCE)
     assert error_of(result) == (
@@ -290,7 +288,7 @@ def test_a_tool_of_a_step_is_not_for_calls_without_one(client: Client) -> None:
 
 
 @pytest.mark.requirement("dynamic.visible-next-step")
-def test_a_worker_that_lacks_a_tool_runs_the_steps_middlewares_once(relief: Crew, tmp_path: Path) -> None:
+def test_worker_that_lacks_tool_runs_steps_middlewares_once(relief: Crew, tmp_path: Path) -> None:
     [opener] = relief.muster()
     turn = relief.stack.client.turn("cook")
     diary = tmp_path / "diary"
@@ -313,7 +311,7 @@ def test_a_worker_that_lacks_a_tool_runs_the_steps_middlewares_once(relief: Crew
 
 
 @pytest.mark.requirement("dynamic.visible-next-step")
-def test_the_next_step_shows_a_new_tool_in_whatever_worker_it_opens(relief: Crew) -> None:
+def test_next_step_shows_new_tool_in_any_worker(relief: Crew) -> None:
     [opener] = relief.muster()
     turn = relief.stack.client.turn("cook")
     turn.step({"register": ["today__fourth"]}, timeout=PATIENCE)
@@ -327,9 +325,7 @@ def test_the_next_step_shows_a_new_tool_in_whatever_worker_it_opens(relief: Crew
 
 
 @pytest.mark.requirement("dynamic.visible-next-step")
-def test_a_worker_that_lacks_a_tool_runs_the_earlier_step_that_has_registered_it(
-    relief: Crew, tmp_path: Path
-) -> None:
+def test_worker_lacking_tool_runs_step_that_registered_it(relief: Crew, tmp_path: Path) -> None:
     [opener] = relief.muster()
     turn = relief.stack.client.turn("cook")
     diary = tmp_path / "diary"
@@ -347,7 +343,7 @@ def test_a_worker_that_lacks_a_tool_runs_the_earlier_step_that_has_registered_it
 
 
 @pytest.mark.requirement("dynamic.visible-next-step")
-def test_tool_unregistered_in_a_call_is_gone_from_the_next_step_of_another_worker(relief: Crew) -> None:
+def test_next_step_elsewhere_lacks_tool_unregistered_in_call(relief: Crew) -> None:
     [opener] = relief.muster()
     turn = relief.stack.client.turn("cook")
     turn.step({"register": ["today__eighth"]}, timeout=PATIENCE)
@@ -366,7 +362,7 @@ def test_tool_unregistered_in_a_call_is_gone_from_the_next_step_of_another_worke
     assert codes(following.run([("today__eighth", {})], timeout=PATIENCE)) == ["E_TOOL_NOT_IN_CATALOG"]
 
 
-def test_a_tool_of_a_turn_is_its_own(client: Client) -> None:
+def test_tool_of_turn_is_its_own(client: Client) -> None:
     ours, theirs = (client.turn("cook", user, auth={"user": user}) for user in ("ours", "theirs"))
     for turn in (ours, theirs):
         turn.step({"register": ["today__seventh"]}, timeout=PATIENCE)
@@ -376,7 +372,7 @@ def test_a_tool_of_a_turn_is_its_own(client: Client) -> None:
     assert [result.output["user"] for result in results] == [{"user": "ours"}, {"user": "theirs"}]
 
 
-def test_a_worker_that_has_another_turns_tool_runs_the_step_that_has_registered_the_calls_own(
+def test_worker_with_other_turns_tool_runs_own_registering_step(
     relief: Crew,
 ) -> None:
     [opener] = relief.muster()
@@ -392,7 +388,7 @@ def test_a_worker_that_has_another_turns_tool_runs_the_step_that_has_registered_
     assert result.output["user"] == {"user": "ours"}
 
 
-def test_a_tool_that_no_worker_there_has_is_not_found(relief: Crew, tmp_path: Path) -> None:
+def test_tool_no_worker_has_is_not_found(relief: Crew, tmp_path: Path) -> None:
     [opener] = relief.muster()
     turn = relief.stack.client.turn("cook")
     wish = {"register": ["today__fifth"], "only": str(tmp_path / "once")}
@@ -406,7 +402,7 @@ def test_a_tool_that_no_worker_there_has_is_not_found(relief: Crew, tmp_path: Pa
     assert "it is not registered in this worker" in message
 
 
-def test_blocks_reach_the_producer_the_most_important_first(client: Client) -> None:
+def test_blocks_reach_producer_most_important_first(client: Client) -> None:
     blocks = [
         {"type": "a"},
         {"type": "b", "priority": 5},
@@ -417,9 +413,7 @@ def test_blocks_reach_the_producer_the_most_important_first(client: Client) -> N
     assert [block["type"] for block in step.blocks] == ["b", "c", "a", "d"]
 
 
-def test_what_a_middleware_does_after_next_happens_before_the_model_is_called(
-    client: Client, tmp_path: Path
-) -> None:
+def test_middleware_work_after_next_precedes_model_call(client: Client, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     step = client.turn("cook").step({"diary": str(diary)}, timeout=PATIENCE)
     assert [line.rpartition(" ")[0] for line in diary.read_text(encoding="utf-8").splitlines()] == [
@@ -429,7 +423,7 @@ def test_what_a_middleware_does_after_next_happens_before_the_model_is_called(
     assert step.catalog.names[:3] == ALL  # the middleware clears it, too late
 
 
-def test_middlewares_see_for_whom_the_turn_is(client: Client) -> None:
+def test_middlewares_see_for_whom_turn_is(client: Client) -> None:
     turn = client.turn("cook", auth={"subject": "u1"}, origin={"channel": "web"})
     step = turn.step({"tell": True}, timeout=PATIENCE)
     assert step.blocks[0]["data"] == {"auth": {"subject": "u1"}, "origin": {"channel": "web"}}
@@ -443,7 +437,7 @@ def test_middlewares_see_for_whom_the_turn_is(client: Client) -> None:
         ({"blocks": ["soup"]}, "a block of the Step is an object"),
     ],
 )
-def test_a_step_that_its_middlewares_do_not_open_raises_and_the_next_attempt_is_another(
+def test_step_unopened_by_middlewares_raises_and_may_be_retried(
     client: Client, message: dict[str, Any], said: str
 ) -> None:
     turn = client.turn("cook")
@@ -452,7 +446,7 @@ def test_a_step_that_its_middlewares_do_not_open_raises_and_the_next_attempt_is_
     assert turn.step({}, timeout=PATIENCE).index == 0
 
 
-def test_a_turn_has_so_many_steps_and_no_more(client: Client) -> None:
+def test_turn_has_so_many_steps_and_no_more(client: Client) -> None:
     turn = client.turn("plain-cook")
     assert [turn.step(timeout=PATIENCE).index for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(StepLimitError, match="4 Steps") as raised:
@@ -461,7 +455,7 @@ def test_a_turn_has_so_many_steps_and_no_more(client: Client) -> None:
     assert "maxStepsPerTurn" in (raised.value.suggestion or "")
 
 
-def test_a_step_of_another_turn_instance_or_agent_is_refused(client: Client) -> None:
+def test_step_of_other_turn_instance_or_agent_is_refused(client: Client) -> None:
     step = client.turn("plain-cook", "mine", turn_id="t1").step(timeout=PATIENCE)
     own: dict[str, Any] = {"instance_key": "mine", "turn_id": "t1", "step_id": step.id, "timeout": PATIENCE}
     assert client.call("plain-cook", "stove__context", **own).status == "ok"
@@ -479,7 +473,7 @@ def test_a_step_of_another_turn_instance_or_agent_is_refused(client: Client) -> 
         assert message.endswith("is unknown or has expired.")
 
 
-def test_the_systems_tools_stand_in_no_step(client: Client) -> None:
+def test_systems_tools_stand_in_no_step(client: Client) -> None:
     step = client.turn("plain-cook").step(timeout=PATIENCE)
     asked = [
         {"id": "c1", "name": "goondan__step", "args": {"index": 3}},
@@ -490,7 +484,7 @@ def test_the_systems_tools_stand_in_no_step(client: Client) -> None:
     assert codes(step.run(asked, timeout=PATIENCE)) == ["E_TOOL_NOT_IN_CATALOG"] * 4
 
 
-def test_a_producer_that_begins_the_turn_once_more_gets_the_same_steps_and_results(client: Client) -> None:
+def test_turn_begun_again_gets_same_steps_and_results(client: Client) -> None:
     def go() -> tuple[str, str, str, str]:
         turn = client.turn("plain-cook", "again", turn_id="turn-again")
         first = turn.step({"n": 1}, timeout=PATIENCE)
@@ -505,7 +499,7 @@ def test_a_producer_that_begins_the_turn_once_more_gets_the_same_steps_and_resul
         client.turn("plain-cook", "again", turn_id="turn-again").step({"n": 7}, timeout=PATIENCE)
 
 
-def test_a_turn_goes_on_when_each_result_comes_before_its_call_is_known_to_be_accepted(
+def test_turn_continues_when_results_precede_known_acceptance(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     glance, has_come = ResultListener.glance, list[bool]()
@@ -537,7 +531,7 @@ def test_step_that_has_expired_is_not_given_again(steps_stack: LocalStack, clien
         open_step()
 
 
-def test_the_record_of_a_turn_tells_its_messages_and_calls(client: Client) -> None:
+def test_record_of_turn_tells_its_messages_and_calls(client: Client) -> None:
     turn = client.turn("plain-cook", "recorded")
     step = turn.step({"role": "user", "content": "soup"}, timeout=PATIENCE)
     results = step.run([call("stove__context", call_id="a"), call("stove__burn", call_id="b")])
@@ -546,7 +540,7 @@ def test_the_record_of_a_turn_tells_its_messages_and_calls(client: Client) -> No
     assert (ran.index, ran.call_ids) == (0, tuple(result.meta.id for result in results))
 
 
-def test_all_calls_of_a_turn_are_in_its_trace(client: Client) -> None:
+def test_all_calls_of_turn_are_in_its_trace(client: Client) -> None:
     turn = client.turn("plain-cook", "traced")
     turn.step(timeout=PATIENCE).run([call("stove__context"), call("stove__burn", call_id="c2")])
     tools = {node.tool for node in client.trace(turn.id).nodes}
@@ -554,12 +548,12 @@ def test_all_calls_of_a_turn_are_in_its_trace(client: Client) -> None:
 
 
 @pytest.mark.parametrize("message", ["soup", 7, ["soup"]])
-def test_a_step_begins_with_an_object(client: Client, message: Any) -> None:
+def test_step_begins_with_object(client: Client, message: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="begins with an object"):
         client.turn("plain-cook").step(message)
 
 
-def test_a_step_that_no_worker_opens_is_waited_for_in_vain_and_then_is_the_same(relief: Crew) -> None:
+def test_step_timed_out_without_worker_opens_same_later(relief: Crew) -> None:
     for worker in relief.stack.workers:
         relief.stack.stop_worker(worker)
     turn = relief.stack.client.turn("cook")
@@ -587,7 +581,7 @@ def test_async_code_opens_steps_and_runs_their_calls(steps_stack: LocalStack) ->
 
 
 @pytest.mark.requirement("guard.registry-mode")
-def test_registry_mode_runs_any_tool_of_the_bundle_and_says_so_in_the_log() -> None:
+def test_registry_mode_runs_and_logs_any_bundle_tool() -> None:
     with LocalStack(STEPS_BUNDLE, environment={"GOONDAN_SWARM": "open"}) as stack:
         result = stack.client.call("plain-cook", "cellar__cook", {"dish": "wine"}, timeout=PATIENCE)
         step = stack.client.turn("plain-cook").step(timeout=PATIENCE)
@@ -602,14 +596,14 @@ def test_registry_mode_runs_any_tool_of_the_bundle_and_says_so_in_the_log() -> N
 
 
 @pytest.mark.requirement("guard.registry-mode")
-def test_without_the_policy_no_other_tool_of_the_bundle_can_be_called(client: Client) -> None:
+def test_other_bundle_tools_are_uncallable_without_policy(client: Client) -> None:
     step = client.turn("plain-cook").step(timeout=PATIENCE)
     in_step = step.run([call("cellar__cook", '{"dish": "wine"}')], timeout=PATIENCE)
     alone = client.call("plain-cook", "cellar__cook", timeout=PATIENCE)
     assert [code_of(result) for result in (*in_step, alone)] == ["E_TOOL_NOT_IN_CATALOG"] * 2
 
 
-def test_tool_search_shows_what_was_found_from_the_next_step_on(client: Client) -> None:
+def test_tool_search_results_appear_from_next_step(client: Client) -> None:
     turn = client.turn("librarian", "reader")
     first = turn.step(timeout=PATIENCE)
     assert first.catalog.names == ("stove__cook", "stove__context", "tool-search__search")
@@ -646,7 +640,7 @@ def lines(diary: Path) -> list[str]:
     return [line.rpartition(" ")[0] for line in diary.read_text(encoding="utf-8").splitlines()]
 
 
-def test_around_an_agents_entry_the_middlewares_are_a_full_onion(client: Client, tmp_path: Path) -> None:
+def test_around_agents_entry_middlewares_are_full_onion(client: Client, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     calls = [call("stove__cook", '{"dish": "soup"}'), call("stove__burn", call_id="c2")]
     answer = ask(client, "chef", diary=str(diary), hide=["stove__burn"], steps=[{"calls": calls}, {}])
@@ -667,7 +661,7 @@ def test_around_an_agents_entry_the_middlewares_are_a_full_onion(client: Client,
     ]
 
 
-def test_what_is_raised_in_a_step_passes_through_its_middlewares(client: Client, tmp_path: Path) -> None:
+def test_step_errors_pass_through_its_middlewares(client: Client, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     answer = ask(client, "chef", diary=str(diary), steps=[{"raise": "LookupError"}, {}])
     assert [step["metadata"] for step in answer["steps"]] == [{"caught": "the soup"}, {}]
@@ -690,19 +684,19 @@ def test_plain_code_opens_steps_too(client: Client) -> None:
 
 
 @pytest.mark.parametrize("agent", ["chef", "baker"])
-def test_an_agent_has_so_many_steps_in_a_turn_and_no_more(client: Client, agent: str) -> None:
+def test_agent_turn_is_limited_in_steps(client: Client, agent: str) -> None:
     with pytest.raises(HandoffError, match="4 Steps"):
         ask(client, agent, steps=[{}] * 5)
 
 
-def test_a_turn_does_not_end_well_without_a_required_tool(client: Client) -> None:
+def test_turn_does_not_end_well_without_required_tool(client: Client) -> None:
     with pytest.raises(HandoffError, match="stove__cook"):
         ask(client, "critic", steps=[{"calls": [call("stove__burn")]}])
     cooked = {"calls": [call("stove__cook", '{"dish": "soup"}')]}
     assert len(ask(client, "critic", steps=[cooked, {}])["steps"]) == 2
 
 
-def test_a_model_that_forgets_a_required_tool_is_reminded_so_often(client: Client) -> None:
+def test_model_forgetting_required_tool_is_reminded_limited_times(client: Client) -> None:
     cooked = {"calls": [call("stove__cook", '{"dish": "soup"}')]}
     answer = ask(client, "critic", obeys=True, steps=[{}, cooked, {}])
     assert [step["continue"] for step in answer["steps"]] == [True, True, False]

@@ -48,16 +48,14 @@ def test_messages_come_in_order(subscription: Subscription, redis: Redis) -> Non
     assert [next_message(subscription) for _ in range(100)] == [b"%d" % number for number in range(100)]
 
 
-def test_a_server_that_has_nothing_to_tell_is_asked_whether_it_lives(
-    subscription: Subscription, redis: Redis
-) -> None:
+def test_silent_server_is_pinged_for_liveness(subscription: Subscription, redis: Redis) -> None:
     assert [subscription.read() for _ in range(4)] == [None] * 4  # silence, its answer, and again
 
     redis.publish("news", "at last")
     assert next_message(subscription) == b"at last"
 
 
-def test_a_frozen_server_is_noticed_and_subscribed_to_again(
+def test_frozen_server_is_noticed_and_subscribed_to_again(
     subscription: Subscription, redis: Redis, server: EmbeddedRedis
 ) -> None:
     server.process.send_signal(signal.SIGSTOP)
@@ -72,7 +70,7 @@ def test_a_frozen_server_is_noticed_and_subscribed_to_again(
     assert next_message(subscription) == b"awake"
 
 
-def test_a_closed_connection_is_noticed_and_subscribed_to_again(
+def test_closed_connection_is_noticed_and_subscribed_to_again(
     subscription: Subscription, redis: Redis
 ) -> None:
     redis.client_kill_filter(_type="pubsub")
@@ -84,7 +82,7 @@ def test_a_closed_connection_is_noticed_and_subscribed_to_again(
     assert next_message(subscription) == b"again"
 
 
-def test_who_cancels_wakes_who_reads(redis: Redis) -> None:
+def test_cancel_wakes_reader_of_subscription(redis: Redis) -> None:
     subscription = Subscription(redis, "news")
     subscription.subscribe()
 

@@ -97,7 +97,7 @@ class Author:
 
 
 @pytest.mark.requirement("changeset.pattern")
-def test_an_agent_edits_the_bundle_with_its_usual_tools(stack: LocalStack, den: GitBundle) -> None:
+def test_agent_edits_bundle_with_its_usual_tools(stack: LocalStack, den: GitBundle) -> None:
     coder = Author(stack, "coder", "usual")
     changeset_id, workdir = coder.opened()
     shell = coder.call("bash__exec", command="echo four >> prompts/coder.md", cwd=workdir)
@@ -122,7 +122,7 @@ def test_no_change_is_ok_and_nothing_is_committed(stack: LocalStack, den: GitBun
 
 
 @pytest.mark.parametrize(("agent", "file"), [("coder", "tools/new.py"), ("poet", "goondan.yaml")])
-def test_what_the_swarm_or_the_agent_does_not_allow_is_rejected(
+def test_changes_forbidden_by_swarm_or_agent_are_rejected(
     stack: LocalStack, den: GitBundle, agent: str, file: str
 ) -> None:
     head = den.head
@@ -139,9 +139,7 @@ def test_what_the_swarm_or_the_agent_does_not_allow_is_rejected(
 
 
 @pytest.mark.requirement("changeset.outcome-visible")
-def test_a_bundle_that_would_be_broken_is_rejected_with_its_findings(
-    stack: LocalStack, den: GitBundle
-) -> None:
+def test_change_breaking_bundle_is_rejected_with_findings(stack: LocalStack, den: GitBundle) -> None:
     coder = Author(stack, "coder", "careless")
     changeset_id, workdir = coder.opened()
     coder.write(f"{workdir}/goondan.yaml", AGENTS.replace("Tool/bash", "Tool/bahs"))
@@ -154,7 +152,7 @@ def test_a_bundle_that_would_be_broken_is_rejected_with_its_findings(
     assert mended["status"] == "ok"
 
 
-def test_an_unknown_id_and_a_git_that_fails_are_told(stack: LocalStack, den: GitBundle) -> None:
+def test_unknown_changeset_and_failing_git_are_reported(stack: LocalStack, den: GitBundle) -> None:
     coder = Author(stack, "coder", "unlucky")
     changeset_id, workdir = coder.opened()
     coder.write(f"{workdir}/prompts/coder.md", "mine\n")
@@ -168,7 +166,7 @@ def test_an_unknown_id_and_a_git_that_fails_are_told(stack: LocalStack, den: Git
     assert coder.commit(changeset_id)["status"] == "ok"
 
 
-def test_tools_of_the_older_version_change_the_bundle_too(stack: LocalStack, den: GitBundle) -> None:
+def test_tools_of_older_version_change_bundle_too(stack: LocalStack, den: GitBundle) -> None:
     coder = Author(stack, "coder", "older")
     opened = coder.call("bundle.open", reason="a test").output
     coder.write(f"{opened['workdir']}/prompts/coder.md", "older\n")
@@ -179,9 +177,7 @@ def test_tools_of_the_older_version_change_the_bundle_too(stack: LocalStack, den
     assert den.committed("prompts/coder.md") == "older"
 
 
-def test_of_two_that_change_the_same_lines_at_once_one_has_to_merge(
-    stack: LocalStack, den: GitBundle
-) -> None:
+def test_one_of_two_conflicting_commits_must_merge(stack: LocalStack, den: GitBundle) -> None:
     authors = [Author(stack, "coder", "c"), Author(stack, "poet", "p")]
     opened = [author.opened() for author in authors]
     for author, (_, workdir) in zip(authors, opened, strict=True):

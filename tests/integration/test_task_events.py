@@ -19,7 +19,7 @@ def told(heard: Heard, kind: str) -> set[str]:
     return {event["uuid"] for event in list(heard) if event["type"] == kind}
 
 
-def test_monitors_hear_of_every_call_even_of_the_last_ones_of_a_worker() -> None:
+def test_monitors_hear_every_call_including_workers_last_ones() -> None:
     with LocalStack(CALLS_BUNDLE, agents=["smith"]) as stack, monitor(stack.redis_url) as heard:
         calls = [{"agentName": "smith", "toolName": "echo__args", "args": {"n": n}} for n in range(CALLS)]
         submitted = stack.client.submit_many(calls)

@@ -188,7 +188,7 @@ def workdir(stack: LocalStack, instance: str) -> Path:
     )
 
 
-def test_two_tool_calls_of_an_answer_run_at_once_on_every_api(
+def test_two_tool_calls_run_concurrently_on_every_api(
     stack: LocalStack, server: ModelServer, api: str
 ) -> None:
     calls = (
@@ -213,7 +213,7 @@ def test_two_tool_calls_of_an_answer_run_at_once_on_every_api(
     assert [(said.call_id, "met" in said.text) for said in tools] == [("call_1", True), ("call_2", True)]
 
 
-def test_a_request_has_no_more_images_than_a_provider_takes(
+def test_request_has_no_more_images_than_provider_takes(
     stack: LocalStack, server: ModelServer, api: str
 ) -> None:
     calls = tuple(Call("desk__picture", {}, f"call_{number}") for number in range(25))
@@ -224,7 +224,7 @@ def test_a_request_has_no_more_images_than_a_provider_takes(
     assert body.count("left out: a request has the newest images alone") == 10
 
 
-def test_a_name_that_a_provider_forbids_is_mapped_there_and_back(
+def test_provider_forbidden_name_is_mapped_both_ways(
     stack: LocalStack, server: ModelServer, api: str
 ) -> None:
     def script(asked: Asked) -> Answer:
@@ -239,9 +239,7 @@ def test_a_name_that_a_provider_forbids_is_mapped_there_and_back(
     assert ask(stack, api).output == "written: good morning"
 
 
-def test_a_busy_provider_is_asked_again_after_the_time_it_says(
-    stack: LocalStack, server: ModelServer, api: str
-) -> None:
+def test_busy_provider_is_retried_after_stated_time(stack: LocalStack, server: ModelServer, api: str) -> None:
     server.begin(in_turn(busy("1"), Answer("Now.")))
     assert ask(stack, api).output == "Now."
     assert server.count == 2
@@ -249,16 +247,14 @@ def test_a_busy_provider_is_asked_again_after_the_time_it_says(
     assert first == second
 
 
-def test_a_model_that_fails_again_and_again_is_replaced_by_the_next(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_repeatedly_failing_model_is_replaced_by_next(stack: LocalStack, server: ModelServer) -> None:
     server.begin(lambda asked: Answer("Here.") if asked.model == "any" else status(500))
     assert ask(stack, "careful").output == "Here."
     assert [asked.model for asked in server.requests] == ["careful"] * 5 + ["any"]
 
 
 @pytest.mark.parametrize("failure", [status(503, retry_after="3600"), quota(), unknown_model("careful")])
-def test_a_model_that_will_not_answer_soon_is_replaced_at_once(
+def test_model_not_answering_soon_is_replaced_at_once(
     stack: LocalStack, server: ModelServer, failure: Failure
 ) -> None:
     server.begin(lambda asked: Answer("Here.") if asked.model == "any" else failure)
@@ -279,7 +275,7 @@ def test_a_model_that_will_not_answer_soon_is_replaced_at_once(
         (Answer("some", finish="content_filter"), "E_MODEL_REFUSED"),
     ],
 )
-def test_what_asking_again_does_not_mend_is_asked_once(
+def test_permanent_model_failure_is_not_retried(
     stack: LocalStack, server: ModelServer, answer: Answer | Failure, code: str
 ) -> None:
     server.begin(in_turn(answer))
@@ -291,15 +287,13 @@ def test_what_asking_again_does_not_mend_is_asked_once(
     assert result.error.suggestion
 
 
-def test_a_wrong_key_is_no_reason_to_ask_another_model(stack: LocalStack, server: ModelServer) -> None:
+def test_wrong_key_leads_to_no_other_model(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(wrong_key()))
     assert code_of(ask(stack, "careful")) == "E_MODEL_AUTH"
     assert server.count == 1
 
 
-def test_an_empty_answer_is_asked_for_again_twice_at_most(
-    stack: LocalStack, server: ModelServer, api: str
-) -> None:
+def test_empty_answer_is_retried_twice_at_most(stack: LocalStack, server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer(""), Answer("  \n"), Answer("Well.")))
     assert ask(stack, api).output == "Well."
     assert server.count == 3
@@ -308,9 +302,7 @@ def test_an_empty_answer_is_asked_for_again_twice_at_most(
     assert server.count == 3
 
 
-def test_a_tool_call_that_is_not_json_is_told_to_the_model_twice_at_most(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_malformed_tool_call_is_reported_twice_at_most(stack: LocalStack, server: ModelServer) -> None:
     bad = Answer(calls=(Call("desk__write", '{"text": "never'),), finish="length")
     good = Answer(calls=(Call("desk__write", {"text": "now"}, "call_2"),))
     server.begin(in_turn(bad, replace(bad, calls=(Call("desk__write", "[1]"),)), good, Answer("Done.")))
@@ -325,7 +317,7 @@ def test_a_tool_call_that_is_not_json_is_told_to_the_model_twice_at_most(
 
 
 @pytest.mark.parametrize("name", ["", "__", "desk__", "no such\n\x00/../tool", "d" * 100_000, "\u0660\u202e"])
-def test_a_call_of_a_strange_name_is_answered_with_an_error(
+def test_call_of_strange_name_is_answered_with_error(
     stack: LocalStack, server: ModelServer, name: str
 ) -> None:
     calls = Call(name), Call("desk__write", {"text": "x"}, "call_2")
@@ -334,7 +326,7 @@ def test_a_call_of_a_strange_name_is_answered_with_an_error(
     assert ["E_TOOL" in said.text for said in server.requests[1].said if said.role == "tool"] == [True, False]
 
 
-def test_an_answer_with_too_many_calls_is_not_run(stack: LocalStack, server: ModelServer) -> None:
+def test_answer_with_too_many_calls_is_not_run(stack: LocalStack, server: ModelServer) -> None:
     calls = tuple(Call("desk__write", {"text": "x"}, f"call_{number}") for number in range(10_000))
     server.begin(in_turn(Answer(calls=calls), Answer("Well.")))
     result = ask(stack, "chat", instance="flood")
@@ -345,7 +337,7 @@ def test_an_answer_with_too_many_calls_is_not_run(stack: LocalStack, server: Mod
     assert ask(stack, "chat", instance="flood").output == "Well."
 
 
-def test_a_turn_ends_after_its_steps_and_that_is_no_error(stack: LocalStack, server: ModelServer) -> None:
+def test_step_limit_ends_turn_without_error(stack: LocalStack, server: ModelServer) -> None:
     server.begin(lambda asked: Answer("More.", (Call("desk__write", {"text": str(asked.number)}),)))
     result = ask(stack, "chat", instance="busy-bee")
     assert (result.status, result.meta.finish_reason, result.output) == ("ok", "max_steps", "More.")
@@ -353,7 +345,7 @@ def test_a_turn_ends_after_its_steps_and_that_is_no_error(stack: LocalStack, ser
     assert (workdir(stack, "busy-bee") / "book").read_text() == "0\n1\n2\n3\n"
 
 
-def test_a_turn_ends_with_its_budget(stack: LocalStack, server: ModelServer) -> None:
+def test_turn_ends_with_its_budget(stack: LocalStack, server: ModelServer) -> None:
     calls = (Call("desk__write", {"text": "x"}),)
     server.begin(in_turn(Answer("Some.", calls, usage=Usage(500, 100))))
     result = ask(stack, "chat")
@@ -363,15 +355,13 @@ def test_a_turn_ends_with_its_budget(stack: LocalStack, server: ModelServer) -> 
     assert result.meta.usage["input"] + result.meta.usage["output"] == 1200
 
 
-def test_an_answer_that_was_cut_by_its_length_says_so(stack: LocalStack, server: ModelServer) -> None:
+def test_answer_cut_by_length_reports_finish_reason(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer("Once upon a", finish="length")))
     result = ask(stack, "chat")
     assert (result.output, result.meta.finish_reason) == ("Once upon a", "length")
 
 
-def test_an_answer_is_asked_for_again_until_it_fits_its_schema(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_answer_violating_agents_schema_is_requested_again(stack: LocalStack, server: ModelServer) -> None:
     fenced = Answer('```json\n{"city": "Seoul"}\n```')
     server.begin(in_turn(Answer("Seoul, I think."), Answer('{"town": "Seoul"}'), fenced))
     assert ask(stack, "typed").output == {"city": "Seoul"}
@@ -384,9 +374,7 @@ def test_an_answer_is_asked_for_again_until_it_fits_its_schema(
     assert server.count == 3
 
 
-def test_an_answer_that_is_no_object_fits_a_schema_of_such_values(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_non_object_answers_fit_matching_schemas(stack: LocalStack, server: ModelServer) -> None:
     for name, text, value in (
         ("listed", "[1, 2]", [1, 2]),
         ("named", '"tea"', "tea"),
@@ -409,18 +397,14 @@ def answer_of(stack: LocalStack, agent: str, schema: Any = CITY, text: str = "he
     return stack.client.request(agent, text, timeout=PATIENCE, **fields).response
 
 
-def test_a_request_has_a_schema_of_its_own_on_every_api(
-    stack: LocalStack, server: ModelServer, api: str
-) -> None:
+def test_request_has_own_schema_on_every_api(stack: LocalStack, server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer('{"city": "Seoul"}')))
     assert answer_of(stack, api) == {"city": "Seoul"}
     assert server.count == 1
     assert "fits this JSON Schema" in server.requests[0].said[0].text
 
 
-def test_an_answer_is_asked_for_again_until_it_fits_the_requests_schema(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_answer_violating_requests_schema_is_requested_again(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer("Seoul"), Answer('{"town": "Seoul"}'), Answer('{"city": "Seoul"}')))
     assert answer_of(stack, "chat") == {"city": "Seoul"}
     assert server.count == 3
@@ -431,9 +415,7 @@ def test_an_answer_is_asked_for_again_until_it_fits_the_requests_schema(
     assert (caught.value.code, server.count) == ("E_MODEL_ANSWER", 3)
 
 
-def test_a_requests_schema_takes_the_place_of_the_agents_for_its_turn(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_requests_schema_replaces_agents_for_its_turn(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer("[1]")))
     assert answer_of(stack, "typed", {"type": "array"}) == [1]
     assert server.count == 1
@@ -441,9 +423,7 @@ def test_a_requests_schema_takes_the_place_of_the_agents_for_its_turn(
     assert answer_of(stack, "typed", None) == {"city": "Seoul"}
 
 
-def test_an_entry_reads_the_schema_and_its_answer_is_not_checked(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_entry_reads_schema_and_its_answer_is_unchecked(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer('{"city": "Seoul"}'), Answer("Seoul.")))
     assert answer_of(stack, "entry") == ["seen", CITY]
     assert answer_of(stack, "entry", None) == ["seen", None]
@@ -452,24 +432,20 @@ def test_an_entry_reads_the_schema_and_its_answer_is_not_checked(
     assert answer_of(stack, "entry", text="think") == [{"city": "Seoul"}, "Seoul."]
 
 
-def test_an_agent_asks_another_one_with_a_schema(stack: LocalStack, server: ModelServer) -> None:
+def test_agent_asks_another_one_with_schema(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer("Seoul"), Answer('{"city": "Seoul"}')))
     assert answer_of(stack, "entry", text="pass it on") == {"city": "Seoul"}
     assert server.count == 2
 
 
-def test_a_schema_that_is_not_valid_is_refused_before_the_model_is_asked(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_invalid_schema_is_refused_before_asking_model(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer("Seoul")))
     with pytest.raises(ToolInputValidationError, match=r"outputSchema\.type is not a valid JSON Schema"):
         answer_of(stack, "chat", {"type": "town"})
     assert server.count == 0
 
 
-def test_an_event_of_another_sender_whose_schema_is_not_valid_ends_its_turn_alone(
-    stack: LocalStack, server: ModelServer
-) -> None:
+def test_foreign_events_invalid_schema_fails_only_its_turn(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer("Seoul")))
     for number, schema in enumerate(({"type": "town"}, [1])):
         # as plain Celery does, without the check at the asker
@@ -481,7 +457,7 @@ def test_an_event_of_another_sender_whose_schema_is_not_valid_ends_its_turn_alon
     assert ask(stack, "chat", instance="unchecked").output == "Seoul"
 
 
-def test_the_requests_at_a_time_are_those_of_all_workers(stack: LocalStack, server: ModelServer) -> None:
+def test_requests_at_time_are_those_of_all_workers(stack: LocalStack, server: ModelServer) -> None:
     def script(_: Asked) -> Answer:
         wait_until(lambda: server.most_open == 2, PATIENCE)
         return Answer("Well.")
@@ -493,7 +469,7 @@ def test_the_requests_at_a_time_are_those_of_all_workers(stack: LocalStack, serv
     assert len({result.meta.worker for result in results}) == 2
 
 
-def test_the_rate_of_requests_is_that_of_all_workers(stack: LocalStack, server: ModelServer) -> None:
+def test_rate_of_requests_is_that_of_all_workers(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer("Well.")))
     client = stack.client
     asked = [
@@ -521,7 +497,7 @@ def waiting(stack: LocalStack, agent: str) -> int:
     return next(row.waiting_for_limit for row in stack.client.queues() if row.agent == agent)
 
 
-def test_requests_wait_for_tokens_that_all_workers_have_used(stack: LocalStack, server: ModelServer) -> None:
+def test_request_waits_for_workers_shared_token_limit(stack: LocalStack, server: ModelServer) -> None:
     server.begin(in_turn(Answer("Well.", usage=Usage(10, 5))))
     assert [ask(stack, "metered").output for _ in range(2)] == ["Well."] * 2
     _, third = stack.client.ask("metered", "hello", timeout=PATIENCE, instance_key="thirsty")
@@ -549,9 +525,7 @@ def crowded(server: ModelServer, tmp_path: Path) -> Iterator[LocalStack]:
         yield running
 
 
-def test_turns_beyond_those_that_may_wait_stay_in_their_queue(
-    crowded: LocalStack, server: ModelServer
-) -> None:
+def test_turns_beyond_waiting_limit_stay_in_queue(crowded: LocalStack, server: ModelServer) -> None:
     gate = Event()
     server.begin(in_turn(Answer("Well.")))
     ask(crowded, "chat")  # what comes before the first claim waits in the worker
@@ -566,9 +540,7 @@ def test_turns_beyond_those_that_may_wait_stay_in_their_queue(
     assert server.most_open <= 2 + 2 * 2
 
 
-def test_turns_that_wait_for_another_agent_let_its_turns_begin(
-    crowded: LocalStack, server: ModelServer
-) -> None:
+def test_turns_awaiting_another_agent_let_its_turns_begin(crowded: LocalStack, server: ModelServer) -> None:
     def script(asked: Asked) -> Answer:
         if "agents__request" not in asked.tools:
             return Answer("Well.")

@@ -61,7 +61,7 @@ def chain(client: Client) -> tuple[ToolCall, dict[str, str]]:
     return first, ids
 
 
-def test_a_chain_of_calls_is_a_tree_with_the_times_of_each(client: Client) -> None:
+def test_call_chain_is_traced_as_timed_tree(client: Client) -> None:
     first, ids = chain(client)
 
     trace = client.trace(first.correlation_id)
@@ -83,7 +83,7 @@ def test_a_chain_of_calls_is_a_tree_with_the_times_of_each(client: Client) -> No
     assert (failed.error.code, failed.running_seconds) == ("E_TOOL_NOT_IN_CATALOG", None)
 
 
-def test_the_command_draws_it_and_any_name_of_it_will_do(client: Client, env: dict[str, str]) -> None:
+def test_trace_command_draws_tree_for_any_id(client: Client, env: dict[str, str]) -> None:
     first, ids = chain(client)
 
     drawn = goondan("trace", first.correlation_id, env=env)
@@ -102,9 +102,7 @@ def test_the_command_draws_it_and_any_name_of_it_will_do(client: Client, env: di
     assert [node["id"] for node in by_id.document["nodes"]] == list(ids.values())
 
 
-def test_calls_of_one_correlation_id_are_one_trace_wherever_they_come_from(
-    client: Client, plain_celery: Celery
-) -> None:
+def test_calls_of_one_correlation_id_share_trace(client: Client, plain_celery: Celery) -> None:
     order = f"주문 {uuid.uuid4()} " + "x" * 300
     submitted = client.submit("smith", "echo__args", correlation_id=order)
     wire = {"agentName": "smith", "toolName": "echo__args", "correlationId": order}
@@ -115,9 +113,7 @@ def test_calls_of_one_correlation_id_are_one_trace_wherever_they_come_from(
     assert {node.id for node in client.trace(order).nodes} == {submitted.id, sent.id}
 
 
-def test_a_plain_message_with_a_traceparent_joins_the_trace_of_its_sender(
-    client: Client, plain_celery: Celery
-) -> None:
+def test_plain_message_with_traceparent_joins_senders_trace(client: Client, plain_celery: Celery) -> None:
     trace_id, span_id = uuid.uuid4().hex, uuid.uuid4().hex[:16]
     wire = {"agentName": "smith", "toolName": "echo__args"}
     headers = {"traceparent": f"00-{trace_id}-{span_id}-01"}
@@ -134,7 +130,7 @@ def test_a_plain_message_with_a_traceparent_joins_the_trace_of_its_sender(
     assert {client.record(call.id).call.parent_span_id for call in calls} == {span_id}
 
 
-def test_a_call_that_stands_alone_has_a_trace_too(client: Client) -> None:
+def test_call_that_stands_alone_has_trace_too(client: Client) -> None:
     result = client.call("smith", "echo__args", timeout=PATIENCE)
 
     for name in (result.meta.correlation_id, result.meta.id):
@@ -142,7 +138,7 @@ def test_a_call_that_stands_alone_has_a_trace_too(client: Client) -> None:
         assert asyncio.run(AsyncClient(client).trace(name)) == client.trace(name)
 
 
-def test_a_trace_shows_what_goes_on(client: Client) -> None:
+def test_trace_shows_running_call(client: Client) -> None:
     call = client.submit("smith", "wait__seconds", {"seconds": 20}, correlation_id=f"c-{uuid.uuid4()}")
     correlation_id = client.record(call.id).call.correlation_id
     wait_until(lambda: client.trace(correlation_id).nodes[0].running_seconds)
@@ -153,7 +149,7 @@ def test_a_trace_shows_what_goes_on(client: Client) -> None:
     assert (node.state, node.finished_at) == ("running", None)
 
 
-def test_what_is_unknown_is_said_to_be(client: Client, env: dict[str, str]) -> None:
+def test_unknown_trace_is_reported(client: Client, env: dict[str, str]) -> None:
     with pytest.raises(CallNotFoundError, match="No trace 'order-404'"):
         client.trace("order-404")
     done = goondan("trace", "order-404", env=env)

@@ -85,7 +85,7 @@ def drawn(trace: Trace) -> list[str]:
     ]
 
 
-def test_a_request_and_all_that_comes_of_it_is_one_tree_and_its_spans_join(stack: LocalStack) -> None:
+def test_request_and_resulting_calls_form_one_span_tree(stack: LocalStack) -> None:
     answer = stack.client.request("planner", "write", instance_key="issue-42", timeout=PATIENCE)
 
     trace = ended(stack, answer.correlation_id, 4)
@@ -109,7 +109,7 @@ def test_a_request_and_all_that_comes_of_it_is_one_tree_and_its_spans_join(stack
     assert [stack.client.trace(node.id).nodes[-1].id for node in trace.nodes] == [trace.nodes[-1].id] * 4
 
 
-def test_a_failure_is_seen_where_it_happened_and_where_it_led(stack: LocalStack) -> None:
+def test_trace_shows_origin_and_effect_of_failure(stack: LocalStack) -> None:
     chosen = f"order-{uuid.uuid4()}"
     with pytest.raises(HandoffError):
         stack.client.request("planner", "fail", timeout=PATIENCE, correlation_id=chosen)
@@ -122,7 +122,7 @@ def test_a_failure_is_seen_where_it_happened_and_where_it_led(stack: LocalStack)
     assert set(errors) == {"planner", "coder"}
 
 
-def test_a_request_from_inside_of_a_span_belongs_to_its_trace(
+def test_request_within_span_belongs_to_its_trace(
     stack: LocalStack, producer_spans: InMemorySpanExporter
 ) -> None:
     producer_spans.clear()

@@ -114,9 +114,7 @@ def call(stack: LocalStack, tool: str, instance_key: str, **args: Any) -> ToolCa
 
 
 @pytest.mark.parametrize("place", ["shop", "apart"])
-def test_models_enums_and_defaults_reach_the_function_and_a_model_comes_back(
-    stack: LocalStack, place: str
-) -> None:
+def test_function_gets_models_enums_defaults_and_returns_model(stack: LocalStack, place: str) -> None:
     order = {"item": "tea", "day": "2026-02-28"}
 
     plain = call(stack, f"{place}__buy", place, order=order)
@@ -128,7 +126,7 @@ def test_models_enums_and_defaults_reach_the_function_and_a_model_comes_back(
 
 
 @pytest.mark.parametrize("place", ["shop", "apart"])
-def test_an_async_function_needs_no_context(stack: LocalStack, place: str) -> None:
+def test_async_function_needs_no_context(stack: LocalStack, place: str) -> None:
     assert call(stack, f"{place}__add-up", "sums", numbers=[1, 2]).output == {"sum": 3, "tuple": 1}
 
 
@@ -147,7 +145,7 @@ def test_an_async_function_needs_no_context(stack: LocalStack, place: str) -> No
         ),
     ],
 )
-def test_wrong_arguments_are_refused_before_the_function_runs(
+def test_wrong_arguments_are_refused_before_function_runs(
     stack: LocalStack, place: str, args: dict[str, Any], message: str
 ) -> None:
     refused = call(stack, f"{place}__buy", "refused", **args)
@@ -158,7 +156,7 @@ def test_wrong_arguments_are_refused_before_the_function_runs(
     assert call(stack, f"{place}__was-bought", "refused").output is False
 
 
-def test_another_signature_in_the_next_revision_is_its_schema(stack: LocalStack, bundle: GitBundle) -> None:
+def test_another_signature_in_next_revision_is_its_schema(stack: LocalStack, bundle: GitBundle) -> None:
     [worker] = stack.workers
     assert call(stack, "shop__add-up", "old", numbers=[1, 2]).status == "ok"
 

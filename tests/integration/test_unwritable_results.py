@@ -58,9 +58,7 @@ def pottery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 
 
 @pytest.mark.parametrize("what", ["output"])
-def test_a_call_whose_result_cannot_be_written_down_ends_with_an_error(
-    pottery: LocalStack, what: str
-) -> None:
+def test_call_with_unwritable_result_ends_with_error(pottery: LocalStack, what: str) -> None:
     error = pottery.client.call("potter", "kiln__fire", {"what": what}, timeout=30).error
 
     assert error is not None

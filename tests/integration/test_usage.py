@@ -101,7 +101,7 @@ def total(counts: Counts) -> Counter[str]:
     return sum((Counter(row) for row in counts.values()), Counter[str]())
 
 
-def test_calls_requests_and_tokens_are_counted_by_agent_model_and_user(swarm: Shop) -> None:
+def test_usage_is_counted_by_agent_model_and_user(swarm: Shop) -> None:
     wait_until_all_is_counted(swarm.client)
     found = counted(swarm.client)
     assert {names[1:] for names in found} == {("", "ann"), ("scripted", "ann")}
@@ -116,7 +116,7 @@ def test_calls_requests_and_tokens_are_counted_by_agent_model_and_user(swarm: Sh
     assert minutes.total() == total(found)["input"] + total(found)["output"]
 
 
-def test_handoffs_are_counted_by_who_sent_and_who_received(swarm: Shop) -> None:
+def test_handoffs_are_counted_by_sender_and_receiver(swarm: Shop) -> None:
     expected: Counter[tuple[str, str]] = Counter()
     for record in ended(swarm.client):
         if sender := sender_of(record.call.to_wire()) if record.call.tool_name in EVENT_TOOLS else "":
@@ -129,7 +129,7 @@ def test_handoffs_are_counted_by_who_sent_and_who_received(swarm: Shop) -> None:
     wait_until(lambda: found() == expected, PATIENCE, show=found)
 
 
-def test_the_pages_show_the_same_numbers_and_lead_to_the_calls_behind(swarm: Shop) -> None:
+def test_usage_pages_show_same_counts_and_link_calls(swarm: Shop) -> None:
     client = swarm.client
     wait_until_all_is_counted(client)
     with httpx2.Client(base_url=swarm.url) as browser:
@@ -151,7 +151,7 @@ def test_the_pages_show_the_same_numbers_and_lead_to_the_calls_behind(swarm: Sho
         assert [row["tool"] for row in behind] == [DELEGATE_TOOL]
 
 
-def test_a_killed_worker_is_not_counted_twice_and_loses_one_heartbeat_at_most(own_swarm: Shop) -> None:
+def test_killed_worker_counts_once_losing_at_most_one_heartbeat(own_swarm: Shop) -> None:
     client = own_swarm.client
     wait_until_all_is_counted(client)
     worker_of(own_swarm, "support").kill()  # what it had counted is written
@@ -176,7 +176,7 @@ def test_a_killed_worker_is_not_counted_twice_and_loses_one_heartbeat_at_most(ow
     assert found() <= total(from_outside(client))["calls"]
 
 
-def test_a_worker_that_drains_counts_what_ends_meanwhile(own_swarm: Shop) -> None:
+def test_draining_worker_counts_calls_ending_meanwhile(own_swarm: Shop) -> None:
     client, bob = own_swarm.client, {"subjects": {"user": "bob"}}
     running = client.submit("support", "orders__export", {"format": "csv"}, auth=bob)
     # a call that is claimed only would go back to its queue, and be cancelled there

@@ -20,7 +20,7 @@ def client() -> Iterator[Client]:
 
 
 @pytest.mark.requirement("v1.catalog-per-step", "v1.dynamic-register")
-def test_a_producers_step_has_what_step_tools_makes_of_its_catalog(client: Client) -> None:
+def test_step_tools_change_catalog_of_producers_step(client: Client) -> None:
     turn = client.turn("astronomer", "k1", origin={"drop": "lens__focus"})
     step = turn.step(timeout=PATIENCE)
     assert step.catalog.names == ("dome.turn", "almanac.read")
@@ -34,7 +34,7 @@ def test_a_producers_step_has_what_step_tools_makes_of_its_catalog(client: Clien
 
 
 @pytest.mark.requirement("v1.pipeline-points")
-def test_an_event_of_an_entry_passes_all_points(client: Client) -> None:
+def test_event_of_entry_passes_all_points(client: Client) -> None:
     answer = client.request("astronomer", "dome.turn", instance_key="k2", timeout=PATIENCE).response
 
     block = {"type": "custom.almanac", "data": {"agent": "astronomer", "step": 0}}

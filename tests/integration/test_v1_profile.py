@@ -27,7 +27,7 @@ def own(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("v1.turn", "v1.step", "v1.tool-message")
-def test_a_turn_shows_what_was_asked_and_answered_in_its_earlier_steps(client: Client) -> None:
+def test_turn_shows_messages_of_its_earlier_steps(client: Client) -> None:
     turn = client.turn(AGENT, "k1", origin={"channel": "C1"})
     asked = {"role": "user", "content": "6 times 7?"}
     first = turn.step(asked, timeout=PATIENCE)
@@ -63,7 +63,7 @@ def test_a_turn_shows_what_was_asked_and_answered_in_its_earlier_steps(client: C
     assert set(seen["catalog"]) == set(second.catalog.names)
 
 
-def test_a_provider_that_forbids_dots_calls_by_another_name_and_reads_the_error_once(client: Client) -> None:
+def test_provider_without_dots_maps_name_and_reads_error_once(client: Client) -> None:
     step = client.turn(AGENT, "k2").step(timeout=PATIENCE)
     name = step.catalog.provider_name("look.hard")
     function = {"name": name, "arguments": "{}"}
@@ -77,7 +77,7 @@ def test_a_provider_that_forbids_dots_calls_by_another_name_and_reads_the_error_
 
 
 @pytest.mark.requirement("v1.error-in-output")
-def test_an_error_that_no_handler_has_raised_stands_in_the_output_too(client: Client) -> None:
+def test_error_from_outside_handler_is_in_output(client: Client) -> None:
     late = client.call(AGENT, "look.long", {}, timeout=PATIENCE)
     begun = client.submit(AGENT, "build.start", {"project": "1"})
     assert begun.result(timeout=PATIENCE).handle == "build-1"

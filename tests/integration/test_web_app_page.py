@@ -89,7 +89,7 @@ def http(stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield http
 
 
-def test_app_asks_an_agent_and_names_the_error_of_a_failed_one(http: TestClient) -> None:
+def test_app_returns_answer_or_names_error(http: TestClient) -> None:
     answered = http.post("/ask", json={"text": "hello", "chat": "ann"})
     refused = http.post("/ask", json={"text": "fail", "chat": "ann"})
 
@@ -97,7 +97,7 @@ def test_app_asks_an_agent_and_names_the_error_of_a_failed_one(http: TestClient)
     assert (refused.status_code, refused.json()["code"]) == (502, "E_AGENT_FAILED")
 
 
-def test_app_streams_a_turn_as_server_sent_events(http: TestClient) -> None:
+def test_app_streams_turn_as_server_sent_events(http: TestClient) -> None:
     text = http.get("/stream", params={"text": "hello", "chat": "bob"}).text
     events = [part.split("\n") for part in text.strip().split("\n\n")]
 
@@ -106,14 +106,14 @@ def test_app_streams_a_turn_as_server_sent_events(http: TestClient) -> None:
     assert json.loads(events[-1][1].removeprefix("data: "))["result"]["response"] == "re: hello"
 
 
-def test_stream_of_a_turn_that_fails_ends_with_its_error(http: TestClient) -> None:
+def test_stream_of_failing_turn_ends_with_error(http: TestClient) -> None:
     last = http.get("/stream", params={"text": "fail", "chat": "bob"}).text.strip().split("\n\n")[-1]
 
     assert last.startswith("event: failed\n")
     assert json.loads(last.partition("data: ")[2])["code"] == "E_AGENT_FAILED"
 
 
-def test_app_approves_a_call_and_denies_another(http: TestClient, stack: LocalStack) -> None:
+def test_app_approves_call_and_denies_another(http: TestClient, stack: LocalStack) -> None:
     calls = [stack.client.submit("coder", "site__deploy", {"version": number}) for number in (1, 2)]
     assert [call.result(PATIENCE).status for call in calls] == ["pending", "pending"]
 
@@ -139,7 +139,7 @@ def run(stack: LocalStack, folder: Path, program: str) -> "subprocess.CompletedP
     )
 
 
-def test_client_that_was_used_before_forks_works_in_every_process(stack: LocalStack, tmp_path: Path) -> None:
+def test_client_used_before_fork_works_in_every_process(stack: LocalStack, tmp_path: Path) -> None:
     (tmp_path / "agents.py").write_text(block("agents.py"), encoding="utf-8")
 
     ended = run(stack, tmp_path, FORKING)
@@ -147,7 +147,7 @@ def test_client_that_was_used_before_forks_works_in_every_process(stack: LocalSt
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_view_finds_in_another_process_what_was_submitted(
+def test_view_finds_call_submitted_by_another_process(
     stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("agents.py", "views.py"):
@@ -159,7 +159,7 @@ def test_view_finds_in_another_process_what_was_submitted(
     wait_until(lambda: "re: later" in run(stack, tmp_path, looking).stdout, PATIENCE)
 
 
-def test_task_that_is_run_again_makes_the_agent_work_once(stack: LocalStack, tmp_path: Path) -> None:
+def test_task_run_again_makes_agent_work_once(stack: LocalStack, tmp_path: Path) -> None:
     client: Client = stack.client
     answers = [
         client.request("coder", "order 7", event_id="review-7", instance_key="orders", timeout=PATIENCE)

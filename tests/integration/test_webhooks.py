@@ -44,7 +44,7 @@ def is_taken(url: str, order: str) -> bool:
     return send(url, order).status_code == 200
 
 
-def test_request_begins_one_turn_at_whatever_servers_it_arrives(env: dict[str, str], handled: Path) -> None:
+def test_request_at_several_servers_begins_one_turn(env: dict[str, str], handled: Path) -> None:
     order = "order at two servers"
     with serving("connectors", "run", env=env) as first, serving("serve", env=env) as second:
         for server in (first, second):
@@ -60,7 +60,7 @@ def test_request_begins_one_turn_at_whatever_servers_it_arrives(env: dict[str, s
 
 
 @pytest.mark.parametrize("command", [("connectors", "run"), ("serve",)])
-def test_server_without_the_secret_does_not_start(env: dict[str, str], command: tuple[str, ...]) -> None:
+def test_server_without_secret_does_not_start(env: dict[str, str], command: tuple[str, ...]) -> None:
     without = {name: value for name, value in env.items() if name != "SHOP_SECRET"}
     refused = goondan(*command, "--port", "0", env=without)
 

@@ -28,9 +28,7 @@ def stack(smithy: Crew) -> LocalStack:
     return smithy.stack
 
 
-def test_two_workers_share_calls_and_a_third_takes_its_part(
-    smithy: Crew, stack: LocalStack, tmp_path: Path
-) -> None:
+def test_two_workers_share_calls_with_joining_third(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
     workers = smithy.muster(2, concurrency=2)
     # no call of a meeting ends before all of it run: so many workers with two places each
     shares = [share_of_a_meeting(stack.client, tmp_path / "two", 4)]
@@ -50,9 +48,7 @@ def share_of_a_meeting(client: Client, place: Path, guests: int) -> Counter[str 
     return Counter(result.meta.worker for result in results)
 
 
-def test_a_worker_takes_no_more_than_it_has_places_for(
-    smithy: Crew, stack: LocalStack, tmp_path: Path
-) -> None:
+def test_worker_takes_no_calls_beyond_its_slots(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
     smithy.muster(concurrency=2)
     calls = meet(stack.client, tmp_path / "a", 3, count=3)
     wait_until(lambda: marks(tmp_path / "a") == 2)
@@ -60,7 +56,7 @@ def test_a_worker_takes_no_more_than_it_has_places_for(
     assert all(call.result(PATIENCE).output["met"] for call in calls)
 
 
-def test_sigterm_lets_running_calls_end_and_leaves_the_rest_to_others(
+def test_sigterm_finishes_running_calls_leaving_queued_to_others(
     smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = smithy.muster(concurrency=2)
@@ -77,7 +73,7 @@ def test_sigterm_lets_running_calls_end_and_leaves_the_rest_to_others(
     assert waiting.result(PATIENCE).status == "ok"
 
 
-def test_what_outlives_the_grace_period_is_settled_honestly(
+def test_calls_outliving_grace_period_are_settled_honestly(
     smithy: Crew, stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smithy.muster(0)
@@ -97,7 +93,7 @@ def test_what_outlives_the_grace_period_is_settled_honestly(
     assert marks(tmp_path / "once") == 1
 
 
-def test_a_handler_that_outlives_its_lease_runs_once(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
+def test_handler_that_outlives_its_lease_runs_once(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
     smithy.muster(2)
     call = stack.client.submit("smith", "bash__exec", {"command": f"echo ran >> {tmp_path}/ran; sleep 5"})
     result = call.result(PATIENCE)
@@ -105,7 +101,7 @@ def test_a_handler_that_outlives_its_lease_runs_once(smithy: Crew, stack: LocalS
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
-def test_a_worker_with_another_state_root_is_refused(
+def test_worker_with_another_state_root_is_refused(
     smithy: Crew, stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smithy.muster()
@@ -114,7 +110,7 @@ def test_a_worker_with_another_state_root_is_refused(
         stack.start_worker()
 
 
-def test_without_any_worker_a_waiting_caller_gets_the_expiry(tmp_path: Path) -> None:
+def test_without_any_worker_waiting_caller_gets_expiry(tmp_path: Path) -> None:
     environment = {"GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
     with LocalStack(CALLS_BUNDLE, workers=0, environment=environment) as stack:
         result = stack.client.call("smith", "echo__args", timeout=PATIENCE)
@@ -125,7 +121,7 @@ def test_without_any_worker_a_waiting_caller_gets_the_expiry(tmp_path: Path) -> 
         assert stack.client.submit_many([in_time])[0].result(PATIENCE).status == "ok"
 
 
-def test_a_sync_handler_past_its_limit_is_answered_and_its_place_is_free(
+def test_timed_out_sync_handler_is_answered_freeing_slot(
     smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = smithy.muster(concurrency=1)
@@ -146,9 +142,7 @@ def test_a_sync_handler_past_its_limit_is_answered_and_its_place_is_free(
     assert stack.client.pending(stuck.id).result(PATIENCE) == late
 
 
-def test_a_worker_whose_state_root_cannot_be_used_says_so(
-    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_with_unusable_state_root_says_so(stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(stack._environment, "GOONDAN_STATE_ROOT", "/proc/nope")
     with pytest.raises(AgentUnavailableError) as raised:
         stack.start_worker()
@@ -157,7 +151,7 @@ def test_a_worker_whose_state_root_cannot_be_used_says_so(
     assert "Traceback" not in raised.value.message
 
 
-def test_a_workers_queue_status_counts_what_waits_and_what_runs(
+def test_queue_status_counts_waiting_and_running_calls(
     smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
     [worker] = smithy.muster(concurrency=1)
@@ -204,7 +198,7 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(
     ],
     ids=["threads", "processes", "solo", "broker", "variable"],
 )
-def test_a_worker_with_another_pool_or_broker_of_celery_says_what_to_do_instead(
+def test_unsupported_celery_pool_or_broker_gets_advice(
     stack: LocalStack, options: tuple[str, ...], variables: dict[str, str], advice: str
 ) -> None:
     environment = {
@@ -233,7 +227,7 @@ def is_forgotten(client: Client, call_id: str) -> bool:
     return False
 
 
-def test_a_call_that_has_ended_is_not_run_when_its_record_expires_before_its_message(tmp_path: Path) -> None:
+def test_ended_call_is_not_run_after_its_record_expires(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     environment = {"GOONDAN_RESULT_TTL_SECONDS": "1", "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
     with LocalStack(CALLS_BUNDLE, workers=0, environment=environment) as stack:

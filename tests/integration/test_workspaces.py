@@ -41,7 +41,7 @@ def run(client: Client, command: str) -> str:
     return str(result.output["stdout"])
 
 
-def test_two_projects_in_folders_of_one_name_share_no_files(tmp_path: Path) -> None:
+def test_projects_in_same_named_folders_share_no_files(tmp_path: Path) -> None:
     shared = {"GOONDAN_STATE_ROOT": str(tmp_path / "state")}
     first, second = (project(tmp_path / place / "my-swarm") for place in ("a", "b"))
 
@@ -73,7 +73,7 @@ def test_two_swarms_of_one_folder_share_no_files(tmp_path: Path) -> None:
     assert (here.workspace, there.workspace) == (f"{own}-day", f"{own}-night")
 
 
-def test_machines_that_have_the_bundle_elsewhere_agree_by_a_setting(
+def test_machines_that_have_bundle_elsewhere_agree_by_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = project(tmp_path / "here" / "desk")
@@ -88,7 +88,7 @@ def test_machines_that_have_the_bundle_elsewhere_agree_by_a_setting(
         assert run(stack.client, "cat note") == "mine\n"
 
 
-def test_without_one_the_second_machine_is_refused_and_its_producer_follows_the_first(
+def test_unset_workspace_refuses_second_machine_but_producer_follows_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = project(tmp_path / "here" / "desk")
@@ -114,7 +114,7 @@ def test_without_one_the_second_machine_is_refused_and_its_producer_follows_the_
     )
 
 
-def test_files_of_earlier_versions_are_named_and_can_be_gone_on_with(tmp_path: Path) -> None:
+def test_earlier_versions_files_are_named_and_usable(tmp_path: Path) -> None:
     bundle, state = project(tmp_path / "desk"), tmp_path / "state"
     old = state / "workspaces" / "default" / "instances" / "default" / "workspace"
     old.mkdir(parents=True)

@@ -12,7 +12,7 @@ CALLS_BUNDLE = Path(__file__).parents[1] / "bundles/calls"
 
 
 @pytest.mark.requirement("tool.name.verbatim")
-def test_the_names_that_a_provider_is_shown_can_be_called_as_they_are() -> None:
+def test_names_shown_to_provider_are_callable_unchanged() -> None:
     catalog = build_catalog(load_bundle(CALLS_BUNDLE), "apprentice")
     shown = [tool["function"]["name"] for tool in catalog.to_openai()]
 
@@ -23,7 +23,7 @@ def test_the_names_that_a_provider_is_shown_can_be_called_as_they_are() -> None:
 
 
 @pytest.mark.requirement("call.fields")
-def test_a_call_has_the_id_of_the_model_a_tool_and_an_object_of_arguments() -> None:
+def test_call_has_models_id_tool_and_arguments() -> None:
     result = run_tool(CALLS_BUNDLE, "smith", "echo__args", {"n": 1}, tool_call_id="call_7")
     refused = run_tool(CALLS_BUNDLE, "smith", "echo__args", ["no", "object"])
 
@@ -34,14 +34,14 @@ def test_a_call_has_the_id_of_the_model_a_tool_and_an_object_of_arguments() -> N
 
 @pytest.mark.requirement("call.arguments-spelling")
 @pytest.mark.parametrize("spelling", ["args", "arguments", "input"])
-def test_arguments_are_taken_in_the_spelling_of_every_age(spelling: str) -> None:
+def test_arguments_are_taken_in_spelling_of_every_age(spelling: str) -> None:
     call = draft_call({"agentName": "smith", "toolName": "echo__args", spelling: {"n": 1}}).call
 
     assert call.args == {"n": 1}
 
 
 @pytest.mark.requirement("result.error")
-def test_only_a_failed_call_has_an_error_and_only_a_good_one_an_output() -> None:
+def test_failed_call_has_only_error_good_only_output() -> None:
     good = run_tool(CALLS_BUNDLE, "smith", "echo__args", {"n": 1}).to_wire()
     failed = run_tool(CALLS_BUNDLE, "smith", "echo__strict", {}).to_wire()
 
@@ -51,7 +51,7 @@ def test_only_a_failed_call_has_an_error_and_only_a_good_one_an_output() -> None
 
 
 @pytest.mark.requirement("guard.refusal-is-a-result")
-def test_a_refused_call_is_a_structured_result() -> None:
+def test_refused_call_is_structured_result() -> None:
     refused = run_tool(CALLS_BUNDLE, "apprentice", "bash__exec", {"command": "true"}).to_wire()
 
     assert refused["status"] == "error"

@@ -27,19 +27,19 @@ def small(text: str = SMALL) -> Manifest:
     return Manifest.model_validate(yaml.safe_load(text))
 
 
-def test_every_rule_of_every_section_has_an_entry_and_every_entry_a_known_source() -> None:
+def test_every_rule_has_entry_every_entry_known_source() -> None:
     assert faults_of_manifest(load_manifest()) == []
 
 
-def test_no_test_shows_an_unknown_rule(collected_marks: dict[str, list[str]]) -> None:
+def test_no_test_shows_unknown_rule(collected_marks: dict[str, list[str]]) -> None:
     assert faults_of_marks(load_manifest(), collected_marks) == []
 
 
-def test_every_rule_has_a_test(collected_marks: dict[str, list[str]]) -> None:
+def test_every_rule_has_test(collected_marks: dict[str, list[str]]) -> None:
     assert faults_of_coverage(load_manifest(), collected_marks) == []
 
 
-def test_a_whole_manifest_has_no_faults() -> None:
+def test_whole_manifest_has_no_faults() -> None:
     assert faults_of_manifest(small()) == []
 
 
@@ -53,21 +53,21 @@ def test_a_whole_manifest_has_no_faults() -> None:
         ("0-1", "0-2", "001 §12.2 r2 has no entry"),
     ],
 )
-def test_a_faulty_manifest_is_named_by_its_fault(before: str, after: str, fault: str) -> None:
+def test_faulty_manifest_is_named_by_its_fault(before: str, after: str, fault: str) -> None:
     assert fault in faults_of_manifest(small(SMALL.replace(before, after)))
 
 
-def test_a_rule_without_a_test_is_named() -> None:
+def test_rule_without_test_is_named() -> None:
     assert faults_of_coverage(small(), {"test_a": ["tool.name"]}) == [
         "tool.dynamic has no test: Tools can be registered while running."
     ]
 
 
-def test_a_manifest_whose_rules_all_have_tests_is_fine() -> None:
+def test_manifest_whose_rules_all_have_tests_is_fine() -> None:
     assert faults_of_coverage(small(), {"test_a": ["tool.name"], "test_b": ["tool.dynamic"]}) == []
 
 
-def test_a_test_that_shows_an_unknown_rule_is_named() -> None:
+def test_test_that_shows_unknown_rule_is_named() -> None:
     [found] = faults_of_marks(small(), {"test_a": ["tool.unknown"]})
 
     assert found.startswith("test_a shows tool.unknown")

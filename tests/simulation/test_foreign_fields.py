@@ -47,7 +47,7 @@ def test_waiting_call_with_garbage_keeps_no_other_waiting(
 
 
 @pytest.mark.parametrize("garbage", ["nan", "inf", "1e300", "-1", "soon"])
-def test_due_is_made_again_although_a_deadline_cannot_be_read(redis: Redis, garbage: str) -> None:
+def test_due_set_is_rebuilt_despite_unreadable_deadline(redis: Redis, garbage: str) -> None:
     with simulated_scripts():
         world = World(FOREIGN_FIELDS.parts(redis))
         world.stop_following()
@@ -67,7 +67,7 @@ def test_due_is_made_again_although_a_deadline_cannot_be_read(redis: Redis, garb
 
 
 @pytest.mark.parametrize("garbage", ["1", b"\xff\xfe\x00"])
-def test_event_that_is_parked_by_another_program_stops_no_other(redis: Redis, garbage: str | bytes) -> None:
+def test_foreign_parked_event_stops_no_other_event(redis: Redis, garbage: str | bytes) -> None:
     with simulated_scripts():
         world, pick = World(FOREIGN_FIELDS.parts(redis)), Random(3)
         world.stop_following()

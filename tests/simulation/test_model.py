@@ -6,7 +6,7 @@ from tests.simulation.model_runs import PLANTED, SEARCHES, Search
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-def test_every_reachable_state_keeps_the_promises(search: Search) -> None:
+def test_every_reachable_state_keeps_promises(search: Search) -> None:
     seen = search.run()
 
     assert seen.problem is None, str(seen.problem)
@@ -14,7 +14,7 @@ def test_every_reachable_state_keeps_the_promises(search: Search) -> None:
 
 
 @pytest.mark.parametrize("rules", PLANTED, ids=" and ".join)
-def test_a_rule_left_out_breaks_a_promise(rules: tuple[str, ...]) -> None:
+def test_rule_left_out_breaks_promise(rules: tuple[str, ...]) -> None:
     search, reason = PLANTED[rules]
     problem = search.run(*rules).problem
 
@@ -22,7 +22,7 @@ def test_a_rule_left_out_breaks_a_promise(rules: tuple[str, ...]) -> None:
     assert problem.reason == reason
 
 
-def test_a_story_tells_the_fewest_steps_to_a_broken_promise() -> None:
+def test_story_tells_fewest_steps_to_broken_promise() -> None:
     search, _ = PLANTED["start leaves a mark",]
     problem = search.run("start leaves a mark").problem
 

@@ -67,7 +67,7 @@ QUICK = [
 
 
 @pytest.mark.parametrize("scene", [scene for scene in SCENES if scene is not SWARM], ids=lambda one: one.name)
-def test_every_promise_holds_in_the_walks_of_a_scene(redis: Redis, scene: Scene) -> None:
+def test_every_promise_holds_in_walks_of_scene(redis: Redis, scene: Scene) -> None:
     first = random.randrange(1_000, 10**9)
     with simulated_scripts():
         parts = scene.parts(redis)
@@ -84,7 +84,7 @@ def test_script_that_is_broken_off_leaves_nothing(redis: Redis, left: str) -> No
     assert failure is None, failure.reason
 
 
-def test_every_fault_of_the_tables_can_still_be_planted() -> None:
+def test_every_fault_of_tables_can_still_be_planted() -> None:
     texts = [path.read_text("utf-8") for folder in PACKAGES for path in (ROOT / folder).rglob("*.lua")]
     for _, mutation in ALL_MUTATIONS.values():
         require_text(mutation, texts)

@@ -85,7 +85,7 @@ def test_planted_fault_is_found(redis: Redis, name: str) -> None:
         assert any(replay(parts, make_steps(seed, COUNT)) for seed in range(1, MOST_WALKS))
 
 
-def test_scripts_are_held_against_the_rules_of_the_model(redis: Redis) -> None:
+def test_scripts_are_held_against_rules_of_model(redis: Redis) -> None:
     with simulated_scripts(MUTATIONS["submit sets no deadline"]):
         found = replay(Parts(redis), make_steps(1, COUNT))
     with simulated_scripts(MUTATIONS["claim takes a call that runs"]):
@@ -113,7 +113,7 @@ def test_failure_is_made_small_and_replays_exactly(redis: Redis) -> None:
     assert len(tell(1, COUNT, small).splitlines()) < 30
 
 
-def test_call_that_is_claimed_at_its_very_deadline_takes_its_permit(redis: Redis) -> None:
+def test_call_claimed_at_its_deadline_takes_permit(redis: Redis) -> None:
     with simulated_scripts():
         world, pick = World(Parts(redis)), Random(1)
         call = new_call(AGENT, "pace__slow", {}, {"deadline": iso_time(world.milliseconds)})
@@ -133,5 +133,5 @@ def test_call_that_is_claimed_at_its_very_deadline_takes_its_permit(redis: Redis
         assert redis.zscore(world.ledger.keys.holders("rate:pace__slow"), call_id) is not None
 
 
-def test_rules_that_guard_a_promise_together_are_mutations() -> None:
+def test_rules_that_guard_promise_together_are_mutations() -> None:
     assert {*GUARDED_TWICE, *GUARDED_TWICE.values()} <= MUTATIONS.keys()

@@ -23,7 +23,7 @@ def is_answer(call: ToolCall, instance: str) -> bool:
 
 
 @pytest.mark.requirement("handoff.async")
-def test_every_one_of_many_answers_comes_to_the_instance_that_asked(
+def test_each_of_many_answers_reaches_asking_instance(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
     asked: dict[str, str] = {}
@@ -54,7 +54,7 @@ def test_every_one_of_many_answers_comes_to_the_instance_that_asked(
     wait_until(lambda: len(bystander.lines()) == 1)
 
 
-def test_an_answer_tells_of_the_request(client: Client, notes: Notebook) -> None:
+def test_answer_tells_of_request(client: Client, notes: Notebook) -> None:
     event = {
         "input": {"do": "give", "value": {"do": "note", "log": notes.path}},
         "type": "review.request",
@@ -80,9 +80,7 @@ def test_an_answer_tells_of_the_request(client: Client, notes: Notebook) -> None
         ({"do": "wait", "log": "/dev/null", "until": "/no/such"}, 500, "E_HANDOFF_TIMEOUT"),
     ],
 )
-def test_an_answer_may_be_an_error(
-    client: Client, wanted: dict[str, str], milliseconds: int, code: str
-) -> None:
+def test_answer_may_be_error(client: Client, wanted: dict[str, str], milliseconds: int, code: str) -> None:
     options = {"async": True, "timeoutMs": milliseconds}
     asking = {"do": "ask", "of": "bob", "event": {"input": wanted}, "options": options}
     client.request("ann", asking, instance_key=f"error-{code}", timeout=PATIENCE)
@@ -98,7 +96,7 @@ def test_an_answer_may_be_an_error(
     assert payload["error"]["code"] == code
 
 
-def test_a_tool_need_not_wait_for_the_answer(client: Client, notes: Notebook) -> None:
+def test_tool_need_not_wait_for_answer(client: Client, notes: Notebook) -> None:
     event = {"input": {"do": "give", "value": {"do": "note", "log": notes.path, "note": "for the agent"}}}
     args = {"of": "bob", "event": event, "options": {"async": True}}
     result = client.call("ann", "messenger__ask", args, instance_key="tool", timeout=PATIENCE)
@@ -108,7 +106,7 @@ def test_a_tool_need_not_wait_for_the_answer(client: Client, notes: Notebook) ->
 
 
 @pytest.mark.parametrize("agent", ["ann", "dan"])
-def test_an_answer_waits_for_the_turn_that_asked(
+def test_answer_waits_for_turn_that_asked(
     client: Client, notes: Notebook, tmp_path: Path, agent: str
 ) -> None:
     """The answer to one's own request cannot overtake one's own Turn."""

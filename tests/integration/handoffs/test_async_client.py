@@ -33,7 +33,7 @@ def test_many_requests_wait_side_by_side(client: Client) -> None:
     assert asyncio.run(ask()) == list(range(50))
 
 
-def test_what_goes_wrong_is_raised(client: Client) -> None:
+def test_failed_request_raises_its_error(client: Client) -> None:
     async def ask() -> None:
         own = AsyncClient(client)
         with pytest.raises(AgentNotFoundError):
@@ -48,7 +48,7 @@ def test_what_goes_wrong_is_raised(client: Client) -> None:
     client.reply(client.receive("mute", "as-async", timeout=30))  # type: ignore[arg-type]
 
 
-def test_a_request_that_is_cancelled_is_called_off(client: Client, notes: Notebook, tmp_path: Path) -> None:
+def test_request_that_is_cancelled_is_called_off(client: Client, notes: Notebook, tmp_path: Path) -> None:
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
 
     async def ask() -> None:
@@ -92,7 +92,7 @@ def test_producer_receives_and_answers(client: Client) -> None:
     assert asyncio.run(serve()) == [0, "E_AGENT_FAILED", 4]
 
 
-def test_waiting_receives_leave_the_loops_threads_free(client: Client) -> None:
+def test_waiting_receives_leave_loops_threads_free(client: Client) -> None:
     async def wait() -> None:
         own = AsyncClient(client)
         waiting = [asyncio.create_task(own.receive("mute", f"as-w-{n}", PATIENCE)) for n in range(40)]
@@ -105,7 +105,7 @@ def test_waiting_receives_leave_the_loops_threads_free(client: Client) -> None:
     asyncio.run(wait())
 
 
-def test_streams_and_receives_have_no_thread_that_the_end_of_the_process_waits_for(client: Client) -> None:
+def test_streams_and_receives_leave_no_thread_blocking_exit(client: Client) -> None:
     names = ("goondan-follow", "goondan-receive")
 
     def threads() -> list[threading.Thread]:
@@ -127,7 +127,7 @@ def test_streams_and_receives_have_no_thread_that_the_end_of_the_process_waits_f
     wait_until(lambda: not threads())
 
 
-def test_event_that_arrives_after_a_receive_ended_goes_to_the_next_receive(client: Client) -> None:
+def test_event_after_ended_receive_goes_to_next_receive(client: Client) -> None:
     async def wait_and_give_up() -> None:
         waiting = asyncio.create_task(AsyncClient(client).receive("mute", "as-g"))
         await asyncio.sleep(0.2)
@@ -143,7 +143,7 @@ def test_event_that_arrives_after_a_receive_ended_goes_to_the_next_receive(clien
     client.reply(received)
 
 
-def test_an_event_may_be_given_back(client: Client) -> None:
+def test_event_may_be_given_back(client: Client) -> None:
     for number in range(2):
         client.send("mute", number, instance_key="as-r")
     for _ in range(5):
@@ -161,7 +161,7 @@ def test_an_event_may_be_given_back(client: Client) -> None:
         client.reply(received)
 
 
-def test_an_event_that_was_cancelled_is_not_given_back(client: Client) -> None:
+def test_event_that_was_cancelled_is_not_given_back(client: Client) -> None:
     asked = client.request("mute", 1, instance_key="as-x", is_async=True, timeout=PATIENCE)
     received = client.receive("mute", "as-x", timeout=PATIENCE)
     assert received is not None
@@ -172,7 +172,7 @@ def test_an_event_that_was_cancelled_is_not_given_back(client: Client) -> None:
     assert result.error.code == "E_TOOL_CANCELLED"
 
 
-def test_the_handle_of_a_call_has_coroutines_in_async_code(handoffs_stack: LocalStack) -> None:
+def test_handle_of_call_has_coroutines_in_async_code(handoffs_stack: LocalStack) -> None:
     async def program() -> None:
         async with await AsyncClient.connect(handoffs_stack.redis_url) as own:
             asked = await own.request("mute", None, instance_key="as-h", is_async=True, timeout=PATIENCE)

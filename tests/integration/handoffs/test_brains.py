@@ -37,7 +37,7 @@ def asked(client: Client, instance: str, input: Any = None, agent: str = "mute")
     return client.request(agent, input, instance_key=instance, is_async=True, timeout=PATIENCE).correlation_id
 
 
-def test_an_event_is_received_and_answered(client: Client) -> None:
+def test_event_is_received_and_answered(client: Client) -> None:
     request = client.request(
         "mute", {"n": None}, instance_key="a", is_async=True, auth={"t": 1}, event_id="e1"
     )
@@ -74,7 +74,7 @@ def test_unfetched_events_are_reported_until_they_are_received(
 
 
 @pytest.mark.parametrize("asker", ["ann", "bob"])
-def test_agent_asks_an_agent_that_a_producer_drives(client: Client, asker: str) -> None:
+def test_agent_asks_agent_that_producer_drives(client: Client, asker: str) -> None:
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(
             client.request, asker, ask("mute", 5), instance_key=f"b-{asker}", timeout=PATIENCE
@@ -93,7 +93,7 @@ def test_agent_asks_an_agent_that_a_producer_drives(client: Client, asker: str) 
         (ToolError("own", code="E_OWN"), "E_OWN", "own"),
     ],
 )
-def test_producer_may_fail_an_event(client: Client, error: Any, code: str, message: str) -> None:
+def test_producer_may_fail_event(client: Client, error: Any, code: str, message: str) -> None:
     call_id = asked(client, f"c-{code}-{message}")
     client.fail(next_event(client, f"c-{code}-{message}"), error)
     result = client.pending(call_id).result(PATIENCE)
@@ -101,7 +101,7 @@ def test_producer_may_fail_an_event(client: Client, error: Any, code: str, messa
     assert (result.error.code, result.error.message) == (code, message)
 
 
-def test_one_event_of_an_instance_is_handed_out_at_a_time_in_order(client: Client) -> None:
+def test_instance_hands_out_events_singly_in_order(client: Client) -> None:
     for number in range(5):
         client.send("mute", number, instance_key="d")
     for number in range(5):
@@ -142,7 +142,7 @@ def test_producers_side_by_side_receive_different_events(client: Client, handoff
         assert mine == sorted(mine)
 
 
-def test_no_instance_starves_behind_a_busy_one(client: Client) -> None:
+def test_no_instance_starves_behind_busy_instance(client: Client) -> None:
     client.send("muse", "busy", instance_key="f-busy")
     client.send("muse", "patient", instance_key="f-patient")
     served = []
@@ -158,7 +158,7 @@ def test_no_instance_starves_behind_a_busy_one(client: Client) -> None:
         client.reply(rest)
 
 
-def test_waiting_receive_is_woken_by_an_event(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_receive_is_woken_by_event(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goondan_tasks.client.event_receiver.LOOK_SECONDS", 2 * PATIENCE)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.receive, "mute", "g", 2 * PATIENCE)
@@ -169,13 +169,13 @@ def test_waiting_receive_is_woken_by_an_event(client: Client, monkeypatch: pytes
     client.reply(received)
 
 
-def test_receive_without_an_event_returns_at_its_timeout(client: Client) -> None:
+def test_receive_without_event_returns_at_its_timeout(client: Client) -> None:
     asked_at = time.monotonic()
     assert client.receive("mute", "nobody", timeout=0.3) is None
     assert time.monotonic() - asked_at >= 0.3
 
 
-def test_an_event_that_is_handed_out_is_kept_for_longer_than_a_lease(client: Client) -> None:
+def test_handed_out_event_is_kept_beyond_lease(client: Client) -> None:
     call_id = asked(client, "h")
     received = next_event(client, "h")
     first = client._redis.hget(f"goondan:call:{call_id}", "token")
@@ -186,7 +186,7 @@ def test_an_event_that_is_handed_out_is_kept_for_longer_than_a_lease(client: Cli
     assert client.pending(call_id).result(PATIENCE).output == "kept"
 
 
-def test_answer_to_a_cancelled_request_is_refused(client: Client) -> None:
+def test_answer_to_cancelled_request_is_refused(client: Client) -> None:
     call_id = asked(client, "i")
     received = next_event(client, "i")
     client.cancel(call_id)
@@ -198,7 +198,7 @@ def test_answer_to_a_cancelled_request_is_refused(client: Client) -> None:
     client.reply(next_event(client, "i"))
 
 
-def test_a_second_answer_is_refused(client: Client) -> None:
+def test_second_answer_is_refused(client: Client) -> None:
     asked(client, "j")
     received = next_event(client, "j")
     client.reply(received, 1)
@@ -206,7 +206,7 @@ def test_a_second_answer_is_refused(client: Client) -> None:
         client.reply(received, 2)
 
 
-def test_answer_that_is_not_json_is_refused_and_may_be_corrected(client: Client) -> None:
+def test_refused_non_json_answer_may_be_corrected(client: Client) -> None:
     call_id = asked(client, "k")
     received = next_event(client, "k")
     with pytest.raises(ToolError) as raised:
@@ -216,28 +216,26 @@ def test_answer_that_is_not_json_is_refused_and_may_be_corrected(client: Client)
     assert client.pending(call_id).result(PATIENCE).output == "json"
 
 
-def test_request_times_out_without_an_answer(client: Client) -> None:
+def test_request_times_out_without_answer(client: Client) -> None:
     with pytest.raises(HandoffTimeoutError, match="mute@l"):
         client.request("mute", 1, instance_key="l", timeout=0.2)
     assert client.receive("mute", "l", timeout=0) is None
 
 
-def test_events_of_an_agent_with_an_entry_are_not_handed_out(client: Client) -> None:
+def test_entry_agents_events_are_not_handed_out(client: Client) -> None:
     with pytest.raises(AgentHasEntryError, match="'ann'"):
         client.receive("ann", timeout=1)
     with pytest.raises(AgentNotFoundError):
         client.receive("nobody", timeout=1)
 
 
-def test_asynchronous_answer_reaches_the_producer_that_asked(
-    client: Client, handoffs_stack: LocalStack
-) -> None:
+def test_asynchronous_answer_reaches_producer_that_asked(client: Client, handoffs_stack: LocalStack) -> None:
     """The brain is not a worker: what it asks for is answered to whoever reads the request's result."""
     answer = client.request("bob", TELL, instance_key="m", is_async=True, timeout=PATIENCE)
     assert client.pending(answer.correlation_id).result(PATIENCE).output["agent"] == "bob"
 
 
-def test_many_threads_of_one_producer_may_begin_at_once(handoffs_stack: LocalStack) -> None:
+def test_many_producer_threads_may_begin_at_once(handoffs_stack: LocalStack) -> None:
     for number in range(16):
         handoffs_stack.client.send("mute", number, instance_key=f"n-{number}")
     with Client(handoffs_stack.client.settings) as fresh, ThreadPoolExecutor(16) as threads:
@@ -247,7 +245,7 @@ def test_many_threads_of_one_producer_may_begin_at_once(handoffs_stack: LocalSta
     assert sorted(one.input for one in received) == list(range(16))
 
 
-def test_a_closed_client_holds_no_event(handoffs_stack: LocalStack) -> None:
+def test_closed_client_holds_no_event(handoffs_stack: LocalStack) -> None:
     call_id = asked(handoffs_stack.client, "o")
     with Client(handoffs_stack.client.settings) as other:
         next_event(other, "o")
@@ -256,7 +254,7 @@ def test_a_closed_client_holds_no_event(handoffs_stack: LocalStack) -> None:
     assert result.error.code == "E_AGENT_OUTCOME_UNKNOWN"
 
 
-def test_message_that_is_not_an_event_does_not_reach_the_producer(client: Client) -> None:
+def test_non_event_message_does_not_reach_producer(client: Client) -> None:
     sent = client.send("mute", 1, instance_key="p")
     [record] = [one for one in client.calls("mute") if one.call.tool_call_id == sent.event_id]
     wire = record.call.model_copy(
@@ -269,7 +267,7 @@ def test_message_that_is_not_an_event_does_not_reach_the_producer(client: Client
     assert result.error.code == "E_TOOL_INVALID_ARGS"
 
 
-def test_a_handoff_error_has_a_code_and_a_suggestion(client: Client) -> None:
+def test_handoff_error_has_code_and_suggestion(client: Client) -> None:
     call_id = asked(client, "q")
     client.fail(next_event(client, "q"), HandoffError("no"))
     result = client.pending(call_id).result(PATIENCE)

@@ -31,7 +31,7 @@ def told_by_all(told: Any) -> list[Any]:
 
 
 @pytest.mark.requirement("handoff.correlation")
-def test_auth_origin_and_trace_stay_the_same_along_a_chain(client: Client) -> None:
+def test_auth_origin_and_trace_stay_same_along_chain(client: Client) -> None:
     wanted = chain(["bob", "cid", "dan", "east", "north"], TELL)
     answer = client.request("ann", wanted, instance_key="carry", auth=AUTH, origin=ORIGIN, timeout=PATIENCE)
     told = told_by_all(answer.response)
@@ -42,7 +42,7 @@ def test_auth_origin_and_trace_stay_the_same_along_a_chain(client: Client) -> No
     assert len({one["correlationId"] for one in told}) == 6
 
 
-def test_every_hop_has_a_span_a_parent_and_the_whole_chain(client: Client) -> None:
+def test_every_hop_has_span_parent_and_whole_chain(client: Client) -> None:
     agents = ["bob", "cid", "dan", "east"]
     answer = client.request("ann", chain(agents, TELL), instance_key="hops", timeout=PATIENCE)
     hops = [answer.correlation_id, *(one["correlationId"] for one in answers(answer.response))]
@@ -58,7 +58,7 @@ def test_every_hop_has_a_span_a_parent_and_the_whole_chain(client: Client) -> No
 
 
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_an_agent_cannot_forge_what_it_hands_on(client: Client, agent: str) -> None:
+def test_agent_cannot_forge_fields_of_its_handoff(client: Client, agent: str) -> None:
     event = {
         "input": TELL,
         "auth": {"token": "forged"},
@@ -82,7 +82,7 @@ def test_without_auth_none_is_made_up(client: Client, agent: str) -> None:
     assert told_by_all(answer.response)[-1]["auth"] is None
 
 
-def test_a_tools_request_has_the_auth_of_its_call(client: Client) -> None:
+def test_tools_request_has_auth_of_its_call(client: Client) -> None:
     event = {"input": TELL, "auth": {"token": "forged"}}
     wanted = {"do": "call", "tool": "messenger__ask", "args": {"of": "bob", "event": event}}
     answer = client.request("ann", wanted, instance_key="tool", auth=AUTH, timeout=PATIENCE)
@@ -96,7 +96,7 @@ def test_a_tools_request_has_the_auth_of_its_call(client: Client) -> None:
 
 @pytest.mark.requirement("handoff.correlation")
 @pytest.mark.parametrize("asker", ["ann", "bob"])
-def test_correlation_id_leads_back_to_the_turn_and_trace_of_the_asker(client: Client, asker: str) -> None:
+def test_correlation_id_finds_askers_turn_and_trace(client: Client, asker: str) -> None:
     answer = client.request(asker, ask("cid", TELL), instance_key="back", timeout=PATIENCE)
     told = answer.response["answer"]["response"]
 
@@ -109,7 +109,7 @@ def test_correlation_id_leads_back_to_the_turn_and_trace_of_the_asker(client: Cl
 
 
 @pytest.mark.requirement("ipc.message-form")
-def test_event_and_answer_are_messages_of_the_same_form(quiet: LocalStack) -> None:
+def test_event_and_answer_are_messages_of_same_form(quiet: LocalStack) -> None:
     quiet.client.send("mute", {"n": 1}, instance_key="form")
     [(headers, event)] = messages(quiet.client._redis, "mute")
     assert headers["task"] == "goondan.event"
@@ -132,7 +132,7 @@ def test_event_and_answer_are_messages_of_the_same_form(quiet: LocalStack) -> No
 
 
 @pytest.mark.requirement("ipc.message-form")
-def test_the_message_says_everything(quiet: LocalStack) -> None:
+def test_message_says_everything(quiet: LocalStack) -> None:
     answer = quiet.client.request(
         "ann", {"n": None}, instance_key="raw", event_id="e1", auth=AUTH, origin=ORIGIN, is_async=True
     )
@@ -151,7 +151,7 @@ def test_the_message_says_everything(quiet: LocalStack) -> None:
     assert message["callChain"] == []
 
 
-def test_the_messages_of_a_chain_are_chained(quiet: LocalStack) -> None:
+def test_messages_of_chain_are_chained(quiet: LocalStack) -> None:
     worker = quiet.start_worker(["ann"])
     wanted = ask("bob", TELL, options={"timeoutMs": 5000})
     asked = quiet.client.request("ann", wanted, instance_key="links", event_id="e2", is_async=True, auth=AUTH)
@@ -173,7 +173,7 @@ def test_the_messages_of_a_chain_are_chained(quiet: LocalStack) -> None:
     assert message["spanId"] != first.span_id
 
 
-def test_the_same_event_twice_is_one(client: Client) -> None:
+def test_same_event_sent_twice_runs_once(client: Client) -> None:
     first = client.request("bob", TELL, instance_key="same", event_id="e1", timeout=PATIENCE)
     again = client.request("bob", TELL, instance_key="same", event_id="e1", timeout=PATIENCE)
     other = client.request("bob", TELL, instance_key="same", event_id="e2", timeout=PATIENCE)

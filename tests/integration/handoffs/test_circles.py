@@ -21,7 +21,7 @@ def refusal(client: Client, agent: str, wanted: Any, instance: str = "i") -> Han
 
 
 @pytest.mark.parametrize("agent", ["ann", "bob", "north", "east"])
-def test_a_request_to_oneself_is_a_circle(client: Client, agent: str) -> None:
+def test_request_to_oneself_is_circle(client: Client, agent: str) -> None:
     error = refusal(client, agent, ask(agent, TELL))
     assert type(error) is HandoffCycleError
     assert f"{agent}@i -> {agent}@i" in error.message
@@ -30,31 +30,31 @@ def test_a_request_to_oneself_is_a_circle(client: Client, agent: str) -> None:
 @pytest.mark.parametrize(
     ("agent", "via"), [("ann", "cid"), ("ann", "bob"), ("bob", "dan"), ("north", "east")]
 )
-def test_a_request_to_one_that_waits_is_a_circle(client: Client, agent: str, via: str) -> None:
+def test_request_to_one_that_waits_is_circle(client: Client, agent: str, via: str) -> None:
     error = refusal(client, agent, ask(via, ask(agent, TELL)))
     assert type(error) is HandoffCycleError
     assert f"{agent}@i -> {via}@i -> {agent}@i" in error.message
 
 
-def test_a_long_circle_names_its_whole_path(client: Client) -> None:
+def test_long_circle_names_its_whole_path(client: Client) -> None:
     error = refusal(client, "ann", chain(["bob", "cid", "dan", "ann"], TELL))
     assert "ann@i -> bob@i -> cid@i -> dan@i -> ann@i" in error.message
 
 
-def test_a_tool_that_asks_the_agent_it_was_called_by_is_a_circle(client: Client) -> None:
+def test_tool_asking_its_calling_agent_is_cycle(client: Client) -> None:
     args = {"of": "ann", "event": {"input": TELL}}
     told = client.request("ann", {"do": "call", "tool": "messenger__ask", "args": args}, timeout=PATIENCE)
     assert told.response["error"]["code"] == "E_HANDOFF_CYCLE"
 
 
-def test_the_same_agent_in_another_instance_is_not_a_circle(client: Client) -> None:
+def test_same_agent_in_another_instance_is_not_circle(client: Client) -> None:
     wanted = ask("bob", ask("ann", TELL, instance="two"), instance="one")
     told = client.request("ann", wanted, instance_key="one", timeout=PATIENCE).response
     assert answers(told)[-1]["response"]["instance"] == "two"
 
 
 @pytest.mark.parametrize("agents", [["ann", "cid"], ["ann", "bob"], ["north", "east"]])
-def test_a_chain_deeper_than_sixteen_is_refused(client: Client, agents: list[str]) -> None:
+def test_chain_deeper_than_sixteen_is_refused(client: Client, agents: list[str]) -> None:
     def deep(hops: int) -> Any:
         wanted: Any = TELL
         for number in reversed(range(hops)):
@@ -88,7 +88,7 @@ def test_events_that_chase_each_other_end(client: Client, notes: Notebook) -> No
 
 
 @pytest.mark.parametrize("way", ["send", "ask"])
-def test_one_that_does_not_wait_may_be_asked(client: Client, notes: Notebook, way: str) -> None:
+def test_agent_that_does_not_wait_may_be_asked(client: Client, notes: Notebook, way: str) -> None:
     """The asked one asks back; whoever gave it the work has ended its Turn, or soon will."""
     back = {
         "do": "ask",

@@ -18,9 +18,7 @@ from tests.waiting import wait_until
 PATIENCE = 60
 
 
-def test_scheduled_event_is_handled_after_those_that_came_before_its_time(
-    client: Client, notes: Notebook
-) -> None:
+def test_scheduled_event_is_handled_after_earlier_events(client: Client, notes: Notebook) -> None:
     def note(text: str) -> dict[str, str]:
         return {"do": "note", "log": str(notes.path), "note": text}
 
@@ -32,9 +30,7 @@ def test_scheduled_event_is_handled_after_those_that_came_before_its_time(
     assert [line["note"] for line in notes.lines()] == ["first", "second", "later"]
 
 
-def test_request_waits_for_its_time_and_then_for_its_timeout(
-    handoffs_stack: LocalStack, client: Client
-) -> None:
+def test_request_delay_precedes_its_timeout(handoffs_stack: LocalStack, client: Client) -> None:
     with Redis.from_url(handoffs_stack.redis_url) as redis:
         begin = redis_time(redis)
     answer = client.request("ann", {"do": "give", "value": 42}, delay=2, timeout=30)
@@ -45,7 +41,7 @@ def test_request_waits_for_its_time_and_then_for_its_timeout(
 
 
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_agent_sends_another_one_an_event_for_later(client: Client, agent: str) -> None:
+def test_agent_sends_another_one_event_for_later(client: Client, agent: str) -> None:
     wanted = {"do": "send", "to": "cid", "event": {"input": {"do": "tell"}}, "options": {"delay": 3_600}}
     sent = client.request(agent, wanted, timeout=PATIENCE).response
     scheduled = client.pending(sent["id"])
@@ -57,7 +53,7 @@ def test_agent_sends_another_one_an_event_for_later(client: Client, agent: str) 
 
 
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_agent_waits_for_the_time_of_its_request_and_then_for_its_timeout(
+def test_agent_request_delay_precedes_its_timeout(
     handoffs_stack: LocalStack, client: Client, agent: str
 ) -> None:
     with Redis.from_url(handoffs_stack.redis_url) as redis:
@@ -80,7 +76,7 @@ def test_agent_waits_for_the_time_of_its_request_and_then_for_its_timeout(
         ({"before": 1}, "There is no option 'before'"),
     ],
 )
-def test_wrong_time_of_an_agents_event_is_its_error(
+def test_wrong_time_of_agents_event_is_its_error(
     client: Client, options: dict[str, Any], message: str
 ) -> None:
     wanted = {"do": "send", "to": "cid", "event": {"input": 1}, "options": options}

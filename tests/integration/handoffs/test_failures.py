@@ -42,7 +42,7 @@ def note(notes: Notebook, text: str) -> Words:
     [("bob", "E_AGENT_FAILED", "on purpose"), ("cid", "E_AGENT_FAILED", "on purpose"),
      ("nobody", "E_AGENT_NOT_FOUND", "No agent 'nobody'")],
 )  # fmt: skip
-def test_tool_call_whose_handoff_fails_ends_with_a_structured_error(
+def test_failed_handoff_gives_tool_call_structured_error(
     client: Client, tool: str, target: str, code: str, said: str
 ) -> None:
     args = {"of": target, "event": {"input": {"do": "fail", "why": "on purpose"}}}
@@ -54,7 +54,7 @@ def test_tool_call_whose_handoff_fails_ends_with_a_structured_error(
 
 
 @pytest.mark.parametrize("asked", ["ann", "bob"])
-def test_asker_gets_the_error(client: Client, asked: str) -> None:
+def test_asker_gets_error(client: Client, asked: str) -> None:
     with pytest.raises(HandoffError, match="on purpose") as raised:
         client.request(asked, {"do": "fail", "why": "on purpose"}, timeout=PATIENCE)
     assert raised.value.code == "E_AGENT_FAILED"
@@ -62,14 +62,14 @@ def test_asker_gets_the_error(client: Client, asked: str) -> None:
 
 
 @pytest.mark.parametrize(("asker", "asked"), [("ann", "bob"), ("bob", "ann"), ("north", "east")])
-def test_an_error_passes_through_a_chain_with_its_code(client: Client, asker: str, asked: str) -> None:
+def test_error_passes_through_chain_with_its_code(client: Client, asker: str, asked: str) -> None:
     with pytest.raises(HandoffError, match="on purpose") as raised:
         client.request(asker, ask(asked, {"do": "fail", "why": "on purpose"}), timeout=PATIENCE)
     assert raised.value.code == "E_AGENT_FAILED"
 
 
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_an_agent_asked_for_no_json_fails(client: Client, agent: str) -> None:
+def test_agent_asked_for_no_json_fails(client: Client, agent: str) -> None:
     with pytest.raises(HandoffError) as raised:
         client.request(agent, {"do": "none of its deeds"}, timeout=PATIENCE)
     assert raised.value.code == "E_AGENT_FAILED"
@@ -79,7 +79,7 @@ def test_an_agent_asked_for_no_json_fails(client: Client, agent: str) -> None:
 @pytest.mark.parametrize(
     ("asker", "asked"), [("ann", "bob"), ("bob", "ann"), ("north", "east"), ("east", "north")]
 )
-def test_one_that_is_too_slow_is_told_to_stop(
+def test_slow_agent_is_cancelled_at_askers_timeout(
     client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str
 ) -> None:
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
@@ -94,7 +94,7 @@ def test_one_that_is_too_slow_is_told_to_stop(
 
 
 @pytest.mark.parametrize("asked", ["ann", "bob"])
-def test_one_that_is_too_slow_for_the_outside_is_told_to_stop(
+def test_slow_agent_is_cancelled_at_outside_timeout(
     client: Client, notes: Notebook, tmp_path: Path, asked: str
 ) -> None:
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
@@ -103,7 +103,7 @@ def test_one_that_is_too_slow_for_the_outside_is_told_to_stop(
 
 
 @pytest.mark.parametrize("asked", ["ann", "bob"])
-def test_error_of_an_agent_at_its_own_limit_names_agent_and_instance(
+def test_error_at_own_limit_names_agent_and_instance(
     client: Client, notes: Notebook, tmp_path: Path, asked: str
 ) -> None:
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
@@ -116,7 +116,7 @@ def test_error_of_an_agent_at_its_own_limit_names_agent_and_instance(
     )
 
 
-def test_the_limit_of_one_that_waits_is_kept_though_its_place_is_taken(
+def test_limit_of_waiting_agent_holds_though_slot_is_taken(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
     """The only place of its worker has been given to another agent, for as long as that likes."""
@@ -143,7 +143,7 @@ def test_the_limit_of_one_that_waits_is_kept_though_its_place_is_taken(
         ("bob", "cid", "a tool call"),
     ],
 )
-def test_what_a_failed_turn_has_left_open_is_told_to_stop(
+def test_open_work_of_failed_turn_is_cancelled(
     client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str, by: str
 ) -> None:
     """One of two things that an agent does side by side fails, and ends its Turn."""
@@ -169,9 +169,7 @@ def test_what_a_failed_turn_has_left_open_is_told_to_stop(
     assert client.request(asked, 1, instance_key="side", timeout=PATIENCE).response == 1
 
 
-def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
-    client: Client, notes: Notebook, tmp_path: Path
-) -> None:
+def test_request_behind_slow_request_ends_in_time(client: Client, notes: Notebook, tmp_path: Path) -> None:
     until = tmp_path / "go on"
     slow = {"do": "wait", "log": notes.path, "until": str(until)}
     first = client.request("bob", slow, instance_key="busy", is_async=True, timeout=PATIENCE)
@@ -185,7 +183,7 @@ def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
     assert notes.told() == ["start", "end", "third"]
 
 
-def test_a_late_answer_is_dropped_and_counted(client: Client, notes: Notebook, tmp_path: Path) -> None:
+def test_late_answer_is_dropped_and_counted(client: Client, notes: Notebook, tmp_path: Path) -> None:
     def counted() -> int:
         return int(client._redis.hget("goondan:late-answers", "cid") or 0)
 
@@ -201,7 +199,7 @@ def test_a_late_answer_is_dropped_and_counted(client: Client, notes: Notebook, t
 
 
 @pytest.mark.parametrize("ended_by", ["its limit", "a cancel"])
-def test_the_next_event_waits_for_an_agent_that_does_not_stop(
+def test_next_event_waits_for_unstoppable_agent(
     client: Client, notes: Notebook, tmp_path: Path, ended_by: str
 ) -> None:
     until, instance = tmp_path / "go on", f"deaf to {ended_by}"
@@ -220,7 +218,7 @@ def test_the_next_event_waits_for_an_agent_that_does_not_stop(
 
 
 @pytest.mark.parametrize(("asker", "asked"), [("ida", "bob"), ("ivo", "ann")])
-def test_a_run_that_lost_its_claim_leaves_what_it_has_asked_for_to_the_next_run(
+def test_run_that_lost_claim_leaves_request_to_next_run(
     client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str
 ) -> None:
     """A worker that was cut off comes back while another goes on with its event, and waits for the same."""
@@ -239,7 +237,7 @@ def test_a_run_that_lost_its_claim_leaves_what_it_has_asked_for_to_the_next_run(
     assert notes.told() == ["start", "end"]
 
 
-def test_a_request_that_is_refused_for_its_id_leaves_the_one_that_has_the_id_alone(
+def test_request_refused_for_taken_id_spares_first_request(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
     until = tmp_path / "go on"
@@ -280,7 +278,7 @@ def test_options_that_make_no_sense_are_named(client: Client, options: dict[str,
      {"metadata": []}],
 )  # fmt: skip
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_what_is_not_an_event_is_refused(client: Client, agent: str, event: object) -> None:
+def test_invalid_event_is_refused(client: Client, agent: str, event: object) -> None:
     with pytest.raises(HandoffError) as raised:
         client.request(agent, {"do": "ask", "of": "cid", "event": event}, timeout=PATIENCE)
     assert raised.value.code == "E_TOOL_INVALID_ARGS"
@@ -292,15 +290,13 @@ def test_what_is_not_an_event_is_refused(client: Client, agent: str, event: obje
     {"auth": "x"}, {"origin": "x"}, {"input": object()}, {"input": float("nan")},
     {"instance_key": "\ud800"}, {"input": "\ud800"}, {"event_id": "\ud800"}, {"metadata": {"a": object()}},
 ])  # fmt: skip
-def test_a_request_from_outside_that_makes_no_sense_is_refused(
-    client: Client, fields: dict[str, object]
-) -> None:
+def test_invalid_request_from_outside_is_refused(client: Client, fields: dict[str, object]) -> None:
     with pytest.raises(ToolError) as raised:
         client.request("ann", **fields)  # type: ignore[arg-type]
     assert raised.value.code == "E_TOOL_INVALID_ARGS"
 
 
-def test_a_request_that_failed_can_be_replayed(client: Client, tmp_path: Path) -> None:
+def test_request_that_failed_can_be_replayed(client: Client, tmp_path: Path) -> None:
     """The agent finds nothing to wait for the first time, and what it waits for the second time."""
     until, log = tmp_path / "go on", tmp_path / "log"
     slow = {"do": "wait", "log": str(log), "until": str(until)}

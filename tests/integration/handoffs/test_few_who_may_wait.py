@@ -11,7 +11,7 @@ PATIENCE = 60
 
 
 @pytest.mark.parametrize("agents", [("north", "east", "south"), ("east", "north", "west")])
-def test_request_that_may_not_wait_is_refused_and_not_sent(agents: tuple[str, str, str]) -> None:
+def test_request_beyond_waiting_limit_is_refused_unsent(agents: tuple[str, str, str]) -> None:
     environment = {"GOONDAN_MAX_WAITING": "1"}
     with LocalStack(HANDOFFS_BUNDLE, agents=list(agents), concurrency=1, environment=environment) as stack:
         first, second, third = agents

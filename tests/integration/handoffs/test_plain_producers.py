@@ -33,7 +33,7 @@ def message(to: str, payload: Any = EVENT, *, type: str = "delegate", **fields: 
 
 @pytest.mark.requirement("ipc.message-form")
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_a_request_is_answered(plain: PlainProducer, agent: str) -> None:
+def test_request_is_answered(plain: PlainProducer, agent: str) -> None:
     sent = message(
         agent,
         correlationId="c1",
@@ -51,7 +51,7 @@ def test_a_request_is_answered(plain: PlainProducer, agent: str) -> None:
     assert (told["event"]["type"], told["event"]["source"]) == ("task", {"kind": "connector", "name": "cli"})
 
 
-def test_what_the_message_leaves_out_is_filled_in(plain: PlainProducer) -> None:
+def test_fields_missing_from_message_are_filled_in(plain: PlainProducer) -> None:
     task_id = plain.send("bob", message("bob", {"input": TELL}))
     told = plain.answer(task_id)["output"]
     assert (told["instance"], told["correlationId"], told["turnId"]) == (
@@ -62,14 +62,14 @@ def test_what_the_message_leaves_out_is_filled_in(plain: PlainProducer) -> None:
     assert (told["traceId"], told["event"]["type"]) == (task_id.replace("-", ""), "agent.request")
 
 
-def test_an_event_is_handled(plain: PlainProducer, notes: Notebook) -> None:
+def test_event_is_handled(plain: PlainProducer, notes: Notebook) -> None:
     event = {**EVENT, "instanceKey": "of the event", "input": {"do": "note", "log": notes.path}}
     task_id = plain.send("cid", message("cid", event, type="event"), task="goondan.event")
     assert plain.answer(task_id)["status"] == "ok"
     assert [line["instance"] for line in notes.lines()] == ["of the event"]
 
 
-def test_the_answer_goes_to_the_agent_that_the_message_is_from(plain: PlainProducer, notes: Notebook) -> None:
+def test_answer_goes_to_agent_that_message_is_from(plain: PlainProducer, notes: Notebook) -> None:
     event = {**EVENT, "input": {"do": "give", "value": {"do": "note", "log": notes.path}}}
     sent = message("bob", event, **{"from": "ann", "fromInstanceKey": "asker", "toInstanceKey": "asked"})
     plain.answer(plain.send("bob", sent))
@@ -78,7 +78,7 @@ def test_the_answer_goes_to_the_agent_that_the_message_is_from(plain: PlainProdu
     assert (line["agent"], line["instance"], line["event"]["type"]) == ("ann", "asker", "response")
 
 
-def test_an_answer_sent_by_hand_is_handled(plain: PlainProducer, notes: Notebook) -> None:
+def test_answer_sent_by_hand_is_handled(plain: PlainProducer, notes: Notebook) -> None:
     payload = {"eventId": "e1", "status": "ok", "response": {"do": "note", "log": notes.path}}
     sent = message("ann", payload, type="delegate_result", correlationId="c1")
     task_id = plain.send("ann", sent, task="goondan.delegate_result")
@@ -94,14 +94,14 @@ def test_an_answer_sent_by_hand_is_handled(plain: PlainProducer, notes: Notebook
         ([f"bob@{number}" for number in range(17)], "E_HANDOFF_DEPTH"),
     ],
 )
-def test_a_circle_is_refused_with_its_path(plain: PlainProducer, chain: list[str], code: str) -> None:
+def test_circle_is_refused_with_its_path(plain: PlainProducer, chain: list[str], code: str) -> None:
     task_id = plain.send("ann", message("ann", toInstanceKey="plain", callChain=chain))
     error = plain.answer(task_id)["error"]
     assert error["code"] == code
     assert " -> ".join([*chain, "ann@plain"]) in error["message"]
 
 
-def test_a_circle_is_told_to_the_agent_that_asked(plain: PlainProducer, client: Client) -> None:
+def test_circle_is_reported_to_asking_agent(plain: PlainProducer, client: Client) -> None:
     sent = message(
         "ann", toInstanceKey="p", callChain=["ann@p"], **{"from": "bob", "fromInstanceKey": "circle"}
     )
@@ -118,7 +118,7 @@ def test_a_circle_is_told_to_the_agent_that_asked(plain: PlainProducer, client: 
     assert answers() == ["E_HANDOFF_CYCLE"]
 
 
-def test_one_that_does_not_wait_is_not_a_circle(plain: PlainProducer) -> None:
+def test_request_to_agent_not_waiting_is_no_circle(plain: PlainProducer) -> None:
     sent = message("ann", toInstanceKey="plain", callChain=["ann@plain", "bob@plain"], waiting=1)
     assert plain.answer(plain.send("ann", sent))["status"] == "ok"
 
@@ -155,9 +155,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_message_that_cannot_be_handled_is_answered(
-    plain: PlainProducer, client: Client, name: str
-) -> None:
+def test_message_that_cannot_be_handled_is_answered(plain: PlainProducer, client: Client, name: str) -> None:
     answer = plain.answer(plain.send("ann", HOSTILE[name]))
     assert answer["status"] == "error"
     assert answer["error"]["code"] in {
@@ -175,14 +173,16 @@ ODD_NAMES = [LONG, "../../etc", "a/b", "ann@x", "", "ann\nbob", "\x00"]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_sender_with_an_odd_name_gets_no_mailbox(plain: PlainProducer, client: Client, name: str) -> None:
+def test_sender_with_odd_name_gets_no_mailbox(plain: PlainProducer, client: Client, name: str) -> None:
     sent = message("ann") | {"from": name, "fromInstanceKey": "../.."}
     assert plain.answer(plain.send("ann", sent))["status"] == "ok"
     assert client._redis.keys("goondan:mailbox:*") == []
 
 
 @pytest.mark.parametrize("key", [LONG, "../../etc/passwd", "a/b@c", "", " ", "ann\nbob", "*", "x" * 100_000])
-def test_an_odd_instance_is_one_of_its_own_or_refused(plain: PlainProducer, client: Client, key: str) -> None:
+def test_odd_instance_key_gets_own_instance_or_refusal(
+    plain: PlainProducer, client: Client, key: str
+) -> None:
     answer = plain.answer(plain.send("ann", message("ann", toInstanceKey=key)))
     if answer["status"] == "ok":
         assert "/instances/" in answer["output"]["workdir"]
@@ -211,7 +211,7 @@ def test_malformed_answer_does_not_block_other_messages(
 
 
 @pytest.mark.parametrize("tool", ["goondan__event", "goondan__delegate", "goondan__delegate-result"])
-def test_an_event_that_comes_as_a_tool_call_is_refused(
+def test_event_that_comes_as_tool_call_is_refused(
     plain: PlainProducer, client: Client, notes: Notebook, tool: str
 ) -> None:
     event = {**EVENT, "input": {"do": "note", "log": notes.path}}
@@ -226,18 +226,18 @@ def test_an_event_that_comes_as_a_tool_call_is_refused(
     assert notes.lines() == []
 
 
-def test_an_agent_cannot_call_itself_as_a_tool(client: Client) -> None:
+def test_agent_cannot_call_itself_as_tool(client: Client) -> None:
     args = {"from": "bob", "payload": EVENT, "auth": {"forged": True}}
     wanted = {"do": "call", "tool": "goondan__delegate", "args": args}
     with pytest.raises(Exception, match="not a tool"):
         client.request("ann", wanted, timeout=30)
 
 
-def test_an_events_message_on_the_queue_of_tool_calls_is_handled_all_the_same(plain: PlainProducer) -> None:
+def test_event_message_on_tool_call_queue_is_handled(plain: PlainProducer) -> None:
     assert plain.answer(plain.send("ann", message("ann"), queue="agent.ann"))["status"] == "ok"
 
 
-def test_the_same_message_twice_is_handled_once(plain: PlainProducer, notes: Notebook) -> None:
+def test_same_message_twice_is_handled_once(plain: PlainProducer, notes: Notebook) -> None:
     event = {**EVENT, "input": {"do": "note", "log": notes.path}}
     for _ in range(3):
         plain.send("bob", message("bob", event), task_id="11111111-1111-1111-1111-111111111111")
@@ -246,7 +246,7 @@ def test_the_same_message_twice_is_handled_once(plain: PlainProducer, notes: Not
     assert len(notes.lines()) == 1
 
 
-def test_a_task_id_that_was_used_for_another_event_makes_a_dead_letter(
+def test_task_id_reused_for_another_event_makes_dead_letter(
     plain: PlainProducer, notes: Notebook, client: Client
 ) -> None:
     task_id = "22222222-2222-2222-2222-222222222222"

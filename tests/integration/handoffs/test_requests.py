@@ -13,7 +13,7 @@ PATIENCE = 60
 
 @pytest.mark.requirement("handoff.flow", "handoff.target-and-input")
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_a_request_from_outside_is_answered(client: Client, agent: str) -> None:
+def test_request_from_outside_is_answered(client: Client, agent: str) -> None:
     answer = client.request(
         agent, {"do": "give", "value": [1, None, "한글"]}, instance_key="i", timeout=PATIENCE
     )
@@ -22,7 +22,7 @@ def test_a_request_from_outside_is_answered(client: Client, agent: str) -> None:
     assert client.pending(answer.correlation_id).result(0).output == [1, None, "한글"]
 
 
-def test_an_agent_knows_its_turn_its_instance_and_its_event(client: Client) -> None:
+def test_agent_knows_its_turn_instance_and_event(client: Client) -> None:
     told = client.request(
         "ann",
         TELL,
@@ -46,7 +46,7 @@ def test_an_agent_knows_its_turn_its_instance_and_its_event(client: Client) -> N
     assert event["traceId"] == told["traceId"]
 
 
-def test_a_request_that_is_answered_later_is_found_by_its_id(client: Client) -> None:
+def test_later_answered_request_is_found_by_id(client: Client) -> None:
     asked = client.request("bob", 1, is_async=True, correlation_id="order-7", timeout=PATIENCE)
     told = client.send("bob", 2, correlation_id="order-7")
     assert (asked.correlation_id, told.correlation_id) == ("order-7", "order-7")
@@ -54,7 +54,7 @@ def test_a_request_that_is_answered_later_is_found_by_its_id(client: Client) -> 
     assert client.pending(told.id).result(PATIENCE).output == 2
 
 
-def test_one_process_with_one_place_answers_a_chain_of_four(client: Client) -> None:
+def test_one_process_with_one_slot_answers_chain_of_four(client: Client) -> None:
     wanted = chain(["east", "south", "west"], TELL)
     told = client.request("north", wanted, instance_key="chain", timeout=PATIENCE).response
     assert [answer["target"] for answer in answers(told)] == ["east", "south", "west"]
@@ -80,7 +80,7 @@ def test_chains_cross_on_one_place(client: Client) -> None:
 
 @pytest.mark.requirement("runtime.request", "runtime.request.result")
 @pytest.mark.parametrize(("asker", "asked"), [("ann", "bob"), ("bob", "ann"), ("ann", "cid"), ("bob", "dan")])
-def test_an_agent_asks_another_one(client: Client, asker: str, asked: str) -> None:
+def test_agent_asks_another_agent(client: Client, asker: str, asked: str) -> None:
     told = client.request(asker, ask(asked, TELL), instance_key="i", timeout=PATIENCE).response
     answer = told["answer"]
     heard = answer["response"]
@@ -91,7 +91,7 @@ def test_an_agent_asks_another_one(client: Client, asker: str, asked: str) -> No
     )
 
 
-def test_the_askers_instance_is_the_default(client: Client) -> None:
+def test_askers_instance_is_default(client: Client) -> None:
     own = client.request("ann", ask("bob", TELL), instance_key="mine", timeout=PATIENCE).response
     other = client.request(
         "ann", ask("bob", TELL, instance="his"), instance_key="mine", timeout=PATIENCE
@@ -103,7 +103,7 @@ def test_the_askers_instance_is_the_default(client: Client) -> None:
 @pytest.mark.requirement("handoff.flow", "handoff.target-and-input")
 @pytest.mark.parametrize("tool", ["messenger__ask", "messenger__ask-async"])
 @pytest.mark.parametrize("asked", ["bob", "cid"])
-def test_a_tool_asks_an_agent(client: Client, tool: str, asked: str) -> None:
+def test_tool_asks_agent(client: Client, tool: str, asked: str) -> None:
     args = {"of": asked, "event": {"input": TELL}}
     result = client.call("ann", tool, args, instance_key="i", auth={"token": "t"}, timeout=PATIENCE)
     told = result.output["response"]
@@ -114,7 +114,7 @@ def test_a_tool_asks_an_agent(client: Client, tool: str, asked: str) -> None:
 
 @pytest.mark.requirement("runtime.send", "runtime.send.result")
 @pytest.mark.parametrize("sender", ["ann", "bob"])
-def test_an_event_is_sent_and_not_answered(client: Client, notes: Notebook, sender: str) -> None:
+def test_event_is_sent_and_not_answered(client: Client, notes: Notebook, sender: str) -> None:
     event = {"input": {"do": "note", "log": notes.path, "note": "hello"}, "instanceKey": "post"}
     sent = client.request(
         sender, {"do": "send", "to": "cid", "event": event}, instance_key="i", timeout=PATIENCE
@@ -128,7 +128,7 @@ def test_an_event_is_sent_and_not_answered(client: Client, notes: Notebook, send
 
 @pytest.mark.parametrize("deed", ["send", "request"])
 @pytest.mark.parametrize("sender", ["ann", "bob", "outside"])
-def test_event_whose_id_was_used_for_other_content_raises_a_conflict(
+def test_event_id_with_other_content_raises_conflict(
     client: Client, notes: Notebook, sender: str, deed: str
 ) -> None:
     first, second = ({"do": "note", "log": notes.path, "note": text} for text in ("first", "second"))
@@ -151,7 +151,7 @@ def test_event_whose_id_was_used_for_other_content_raises_a_conflict(
     assert notes.told() == ["first"]
 
 
-def test_an_event_from_outside_is_handled(client: Client, notes: Notebook) -> None:
+def test_event_from_outside_is_handled(client: Client, notes: Notebook) -> None:
     sent = client.send(
         "bob", {"do": "note", "log": notes.path, "note": 1}, instance_key="post", auth={"a": 1}
     )
@@ -171,7 +171,7 @@ def test_events_of_one_instance_are_handled_in_order(client: Client, notes: Note
     assert notes.told() == list(range(100))
 
 
-def test_an_unknown_agent_is_told(client: Client) -> None:
+def test_unknown_agent_is_refused_with_suggestion(client: Client) -> None:
     with pytest.raises(AgentNotFoundError, match="did you mean 'ann'"):
         client.request("anne", 1, timeout=PATIENCE)
     with pytest.raises(HandoffError, match="did you mean 'bob'") as raised:
@@ -181,7 +181,7 @@ def test_an_unknown_agent_is_told(client: Client) -> None:
 
 @pytest.mark.requirement("runtime.catalog", "runtime.catalog.result")
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_the_catalog_names_the_swarm_and_its_agents(client: Client, agent: str) -> None:
+def test_catalog_names_swarm_and_its_agents(client: Client, agent: str) -> None:
     told = client.request(agent, {"do": "catalog"}, timeout=PATIENCE).response
     assert (told["swarmName"], told["entryAgent"], told["selfAgent"]) == ("default", "ann", agent)
     assert {"ann", "bob", "mute"} <= set(told["callableAgents"]) == set(told["availableAgents"])

@@ -11,7 +11,7 @@ from tests.integration.handoffs.words import Words
 PATIENCE = 60
 
 
-def test_an_agent_calls_a_tool_of_its_own(client: Client) -> None:
+def test_agent_calls_tool_of_its_own(client: Client) -> None:
     wanted: Words = {"do": "call", "tool": "messenger__say", "args": {"n": 1}}
     for agent in ("ann", "bob"):
         answer = client.request(agent, wanted, instance_key="own", event_id="e1", timeout=PATIENCE)
@@ -22,7 +22,7 @@ def test_an_agent_calls_a_tool_of_its_own(client: Client) -> None:
 
 
 @pytest.mark.parametrize("agent", ["ann", "bob"])
-def test_results_come_in_the_order_of_the_calls(client: Client, agent: str) -> None:
+def test_results_come_in_order_of_calls(client: Client, agent: str) -> None:
     calls = [
         ["messenger__say", 0],
         {"toolName": "messenger__say", "args": {"n": 1}},
@@ -42,7 +42,7 @@ def test_results_come_in_the_order_of_the_calls(client: Client, agent: str) -> N
     ("agent", "tool"),
     [("cid", "messenger__say"), ("dan", "messenger__say"), ("bob", "bash__exec"), ("ann", "")],
 )
-def test_a_tool_outside_the_agents_catalog_is_refused(client: Client, agent: str, tool: str) -> None:
+def test_tool_outside_agents_catalog_is_refused(client: Client, agent: str, tool: str) -> None:
     result = client.request(agent, {"do": "call", "tool": tool}, timeout=PATIENCE).response
     assert result["error"]["code"] == "E_TOOL_NOT_IN_CATALOG"
 
@@ -62,13 +62,13 @@ def test_no_calls_have_no_results(client: Client, agent: str) -> None:
 
 @pytest.mark.requirement("context.runtime")
 @pytest.mark.parametrize("tool", ["messenger__ask", "messenger__ask-async"])
-def test_an_agents_tool_asks_another_agent(client: Client, tool: str) -> None:
+def test_agents_tool_asks_another_agent(client: Client, tool: str) -> None:
     wanted = {"do": "call", "tool": tool, "args": {"of": "cid", "event": {"input": 7}}}
     result = client.request("bob", wanted, timeout=PATIENCE).response
     assert result["output"]["response"] == 7
 
 
-def test_a_tool_that_is_tried_again_asks_again(client: Client, tmp_path: Path) -> None:
+def test_tool_that_is_tried_again_asks_again(client: Client, tmp_path: Path) -> None:
     asked: Words = {"of": "bob", "event": {"input": {"do": "fail-once", "file": str(tmp_path / "file")}}}
     result = client.call("ann", "messenger__ask-again", asked, timeout=PATIENCE)
     assert result.output is not None, result.error

@@ -62,7 +62,7 @@ def test_each_door_records_who_acts(server: TestClient, client: Client) -> None:
     calls[1].result(PATIENCE, wait_pending=True)
 
 
-def test_act_on_many_is_one_entry_in_the_shell(client: Client) -> None:
+def test_act_on_many_is_one_entry_in_shell(client: Client) -> None:
     calls = [held(client, "audit-many") for _ in range(3)]
     typed(client, "cancel", "--instance", "audit-many", "--agent", "builder", "--yes")
     assert [one.status() for one in calls] == ["done"] * 3
@@ -90,7 +90,7 @@ def test_audit_is_read_by_admins_page_by_page(server: TestClient, client: Client
     assert "agent clerk" in table
 
 
-def test_page_links_to_what_was_acted_on(server: TestClient, client: Client) -> None:
+def test_audit_page_links_to_target_of_act(server: TestClient, client: Client) -> None:
     call = held(client, "audit-page")
     assert server.post(f"/console/calls/{call.id}/cancel", data={}).status_code == 200
     client.call("builder", "guarded__look", instance_key="<b>x", timeout=PATIENCE)

@@ -62,9 +62,7 @@ def post(browser: TestClient, path: str, **fields: str) -> str:
     return html.unescape(answer.text)
 
 
-def test_each_page_is_html_that_loads_nothing_from_elsewhere_and_json_for_programs(
-    browser: TestClient, client: Client
-) -> None:
+def test_page_is_self_contained_html_or_json_for_programs(browser: TestClient, client: Client) -> None:
     client.call("builder", "guarded__look", timeout=PATIENCE)
     for path in PAGES:
         page = browser.get(path)
@@ -88,7 +86,7 @@ def test_each_page_is_html_that_loads_nothing_from_elsewhere_and_json_for_progra
     assert browser.get("/console/static/..%2Frendering.py").status_code == 404
 
 
-def test_call_is_shown_with_what_it_was_given_as_text(browser: TestClient, client: Client) -> None:
+def test_call_page_shows_given_arguments_as_text(browser: TestClient, client: Client) -> None:
     call = client.submit(
         "builder", "guarded__look", {"disk": HOSTILE, "password": "hunter2"}, instance_key="a/b"
     )
@@ -112,7 +110,7 @@ def test_call_is_shown_with_what_it_was_given_as_text(browser: TestClient, clien
     assert [row["id"] for row in listed] == [call.id]
 
 
-def test_search_leads_to_what_has_the_name(browser: TestClient, client: Client) -> None:
+def test_search_leads_to_call_or_agents_calls(browser: TestClient, client: Client) -> None:
     call = client.submit("builder", "guarded__look", {})
     call.result(PATIENCE)
     for text in (call.id, call.id[:13]):
@@ -122,7 +120,7 @@ def test_search_leads_to_what_has_the_name(browser: TestClient, client: Client) 
     assert agent.headers["location"] == "/console/calls?agent=builder"
 
 
-def test_title_and_icon_say_how_many_calls_wait_for_a_person(browser: TestClient, client: Client) -> None:
+def test_title_and_icon_count_calls_awaiting_person(browser: TestClient, client: Client) -> None:
     def marks() -> tuple[str, str, str]:
         page = browser.get("/console/calls").text
         found = re.search(
@@ -155,9 +153,7 @@ def test_approvals_are_decided_by_forms(browser: TestClient, client: Client) -> 
     assert (late.status_code, "E_CALL_CLOSED" in late.text) == (409, True)
 
 
-def test_arguments_are_changed_in_a_form_before_they_are_approved(
-    browser: TestClient, client: Client
-) -> None:
+def test_arguments_are_edited_in_form_before_approval(browser: TestClient, client: Client) -> None:
     call = held(client, "console-edited")
     for page in ("approvals", f"calls/{call.id}"):
         form = re.search(
@@ -187,7 +183,7 @@ def test_arguments_are_changed_in_a_form_before_they_are_approved(
     )
 
 
-def test_arguments_that_are_not_changed_stay_as_they_are(browser: TestClient, client: Client) -> None:
+def test_arguments_left_unedited_in_form_stay_unchanged(browser: TestClient, client: Client) -> None:
     call = client.submit("builder", "guarded__wipe", {"disk": MARKED}, instance_key="marked")
     assert call.result(PATIENCE).meta.awaits == "approval"
     page = browser.get(f"/console/calls/{call.id}").text
@@ -197,7 +193,7 @@ def test_arguments_that_are_not_changed_stay_as_they_are(browser: TestClient, cl
     assert call.result(PATIENCE, wait_pending=True).output == {"wiped": MARKED}
 
 
-def test_secrets_are_not_in_the_form_and_stay_as_they_are(browser: TestClient, client: Client) -> None:
+def test_secrets_are_absent_from_form_yet_unchanged(browser: TestClient, client: Client) -> None:
     args = {
         "disk": "sda",
         "password": "hunter2",
@@ -221,9 +217,7 @@ def test_secrets_are_not_in_the_form_and_stay_as_they_are(browser: TestClient, c
     assert client.record(call.id).call.args == {**args, "disk": "sdb"}
 
 
-def test_all_of_a_filter_are_decided_after_a_look_at_what_it_selects(
-    browser: TestClient, client: Client
-) -> None:
+def test_all_filtered_approvals_are_decided_after_preview(browser: TestClient, client: Client) -> None:
     calls = [held(client, f"console-all-{number}") for number in range(3)]
     page = html.unescape(browser.get("/console/approvals?agent=builder&tool=guarded__w*").text)
     assert re.search(
@@ -251,7 +245,7 @@ def test_all_of_a_filter_are_decided_after_a_look_at_what_it_selects(
     assert too_many.status_code == 400
 
 
-def test_tool_is_tried_and_its_pending_call_completed_or_failed(browser: TestClient, client: Client) -> None:
+def test_tool_is_tried_and_pending_call_completed_or_failed(browser: TestClient, client: Client) -> None:
     begun = [
         re.search(r"goondan show (\S+)", post(browser, "try/builder/jobs__begin", args="{}"))
         for _ in range(2)
@@ -281,7 +275,7 @@ def test_form_that_is_sent_twice_begins_one_call(browser: TestClient, client: Cl
     assert len(client.calls("builder", instance="twice")) == 2
 
 
-def test_message_to_an_agent_that_nobody_serves_says_so(browser: TestClient, client: Client) -> None:
+def test_message_to_unserved_agent_reports_missing_worker(browser: TestClient, client: Client) -> None:
     page = post(browser, "try/clerk", text="hello", key="k9")
     assert "No worker serves clerk" in page
     found = re.search(r"goondan show (\S+)", page)
@@ -290,9 +284,7 @@ def test_message_to_an_agent_that_nobody_serves_says_so(browser: TestClient, cli
     assert browser.post("/console/try/clerk", data={"text": " "}).status_code == 400
 
 
-def test_message_comes_to_the_conversation_whose_page_it_was_written_on(
-    browser: TestClient, client: Client
-) -> None:
+def test_message_reaches_conversation_of_its_page(browser: TestClient, client: Client) -> None:
     sent = client.start_turn("clerk", "first", instance_key=MARKED)
     page = browser.get(f"/console/conversations/clerk/{quote(MARKED, safe='')}").text
     form = re.search(r'<form class="send" method="post" action="/console/([^"]*)"', page)
@@ -304,7 +296,7 @@ def test_message_comes_to_the_conversation_whose_page_it_was_written_on(
         client.cancel(call_id)
 
 
-def test_fields_of_forms_have_what_they_were_given(browser: TestClient) -> None:
+def test_form_fields_show_given_values(browser: TestClient) -> None:
     given = MARKED.strip()
     for path, field in (
         ("calls", "instance"),
@@ -356,7 +348,7 @@ def test_schedule_is_run_paused_and_resumed(browser: TestClient, client: Client)
     assert "There are no schedules" in shown()
 
 
-def test_call_is_decided_about_on_the_page_of_its_conversation(browser: TestClient, client: Client) -> None:
+def test_call_is_decided_on_its_conversation_page(browser: TestClient, client: Client) -> None:
     approved, cancelled = held(client, "in place"), held(client, "in place")
     path = "/console/conversations/builder/in%20place"
     page = browser.get(path).text
@@ -375,7 +367,7 @@ def test_call_is_decided_about_on_the_page_of_its_conversation(browser: TestClie
         assert answer.headers["location"] == "/console/queues?done=resumed"
 
 
-def test_files_of_a_workdir_are_listed_and_shown_as_text(browser: TestClient, client: Client) -> None:
+def test_workdir_files_are_listed_and_shown_as_text(browser: TestClient, client: Client) -> None:
     client.call("builder", "guarded__look", instance_key="workdir", timeout=PATIENCE)
     path = "/console/conversations/builder/workdir/files"
     assert "has no files" in browser.get(path).text
@@ -408,7 +400,7 @@ def test_instance_is_deleted(browser: TestClient, client: Client) -> None:
     assert browser.get("/console/conversations/builder/to-delete").status_code == 404
 
 
-def test_page_that_is_open_is_sent_again_when_it_has_changed(client: Client) -> None:
+def test_open_page_is_sent_again_after_change(client: Client) -> None:
     door = console_door(client, client.settings)
     app = make_application([door], client.settings, "127.0.0.1")
     address = "/console/calls?tool=guarded__look&instance=watched"
@@ -427,7 +419,7 @@ def test_page_that_is_open_is_sent_again_when_it_has_changed(client: Client) -> 
     assert "<html" not in before
 
 
-def test_page_is_followed_for_some_minutes_then_its_token_is_shown_again(
+def test_page_stream_ends_so_browser_shows_token_again(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("goondan_web.doors.console.FOLLOWED_SECONDS", 0.0)
@@ -438,7 +430,7 @@ def test_page_is_followed_for_some_minutes_then_its_token_is_shown_again(
             assert "Overview" in "".join(stream.iter_lines())  # ends
 
 
-def test_browser_does_not_ask_again_at_once_for_a_page_that_is_gone(
+def test_browser_waits_before_asking_again_for_missing_page(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("goondan_web.doors.console.FOLLOWED_SECONDS", 0.5)
@@ -467,7 +459,7 @@ def shown(token: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"anybody:{token}".encode()).decode()}
 
 
-def test_token_is_asked_for_as_a_password_and_allows_what_its_scopes_say(client: Client) -> None:
+def test_token_is_asked_as_password_and_limited_to_scopes(client: Client) -> None:
     tokens = '{"viewer": {"token": "%s", "scopes": ["read"]}, "boss": {"token": "%s", "scopes": ["admin"]}}'
     viewer, boss = "v" * 40, "b" * 40
     settings = client.settings.changed(http_tokens=tokens % (viewer, boss))
@@ -508,7 +500,7 @@ def test_names_in_addresses_may_be_anything(browser: TestClient) -> None:
     wait_until(lambda: browser.get("/console").status_code == 200)
 
 
-def test_instance_whose_key_no_path_can_have_has_its_page(browser: TestClient, client: Client) -> None:
+def test_instance_key_unfit_for_path_has_page(browser: TestClient, client: Client) -> None:
     for key in (".", "..", "~..", "~", "...", "~a"):
         client.call("builder", "guarded__look", instance_key=key, timeout=PATIENCE)
         listed = browser.get("/console/conversations?agent=builder").text

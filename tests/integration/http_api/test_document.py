@@ -21,5 +21,5 @@ def known(client: Client) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
-def test_every_answer_is_in_the_document(client: Client, known: dict[str, str], mode: GenerationMode) -> None:
+def test_every_answer_is_in_document(client: Client, known: dict[str, str], mode: GenerationMode) -> None:
     require_documented_answers(document_of(client), known, mode, EXAMPLES)

@@ -132,7 +132,7 @@ def interrupted(client: Client, redis: Redis, thread: str, answer: "Future[Any]"
     return record
 
 
-def test_a_run_is_streamed_and_its_turn_has_the_thread_and_the_message(
+def test_run_is_streamed_and_turn_has_thread_and_message(
     client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     answer = asking.submit(pages.post, AGENT, json=run_input(thread, state={"page": 3}))
@@ -149,7 +149,7 @@ def test_a_run_is_streamed_and_its_turn_has_the_thread_and_the_message(
     assert (events[0]["type"], events[-1]["outcome"]) == ("RUN_STARTED", {"type": "success"})
 
 
-def test_a_repeated_run_is_the_same_turn(
+def test_repeated_run_is_same_turn(
     client: Client, pages: TestClient, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     answers = [asking.submit(pages.post, AGENT, json=run_input(thread)) for _ in range(2)]
@@ -160,7 +160,7 @@ def test_a_repeated_run_is_the_same_turn(
     assert client.receive("builder", thread, timeout=0) is None
 
 
-def test_another_message_under_the_same_run_is_a_conflict(
+def test_another_message_under_same_run_is_conflict(
     client: Client, pages: TestClient, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     answer = asking.submit(pages.post, AGENT, json=run_input(thread))
@@ -170,7 +170,7 @@ def test_another_message_under_the_same_run_is_a_conflict(
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "E_TOOL_CALL_CONFLICT")
 
 
-def test_a_page_that_comes_back_gets_what_came_after_its_place(
+def test_returning_page_gets_events_after_its_place(
     client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     answer = asking.submit(pages.post, AGENT, json=run_input(thread))
@@ -212,7 +212,7 @@ PAGE_TOOL = {"name": "jobs__begin", "description": "Begin a job.", "parameters":
         ({"content": "", "error": "The user has left."}, "error", "The user has left."),
     ],
 )
-def test_a_page_carries_out_a_call_of_the_agent(
+def test_page_carries_out_call_of_agent(
     client: Client,
     pages: TestClient,
     redis: Redis,
@@ -244,7 +244,7 @@ def given_results(thread: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"id": thread, "messages": [{"id": "m-2", "role": "assistant", "parts": parts}]}
 
 
-def test_a_chat_carries_out_a_call_beside_those_that_workers_have_carried_out(
+def test_chat_carries_out_call_beside_calls_of_workers(
     client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     asked = chat_input(thread)
@@ -271,9 +271,7 @@ def test_a_chat_carries_out_a_call_beside_those_that_workers_have_carried_out(
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "E_CALL_NOT_PENDING")
 
 
-def test_a_result_for_a_call_that_waits_for_an_approval_is_refused(
-    client: Client, pages: TestClient, thread: str
-) -> None:
+def test_result_for_call_awaiting_approval_is_refused(client: Client, pages: TestClient, thread: str) -> None:
     record = held_call(client, thread)
     result = {"id": "m", "role": "tool", "toolCallId": record.id, "content": "done"}
     answer = pages.post(AGENT, json=run_input(thread, messages=[result]))
@@ -284,7 +282,7 @@ def test_a_result_for_a_call_that_waits_for_an_approval_is_refused(
     client.cancel(record.id)
 
 
-def test_an_approval_interrupts_the_run_and_the_next_run_carries_it_out(
+def test_approval_interrupts_run_and_next_run_applies_it(
     client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     answer = asking.submit(pages.post, AGENT, json=run_input(thread))
@@ -303,7 +301,7 @@ def test_an_approval_interrupts_the_run_and_the_next_run_carries_it_out(
     assert again[-1]["result"] == "It is open."
 
 
-def test_a_call_is_approved_with_other_arguments_and_the_page_is_told(
+def test_call_approved_with_other_arguments_is_reported_to_page(
     client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     answer = asking.submit(pages.post, AGENT, json=run_input(thread))
@@ -324,7 +322,7 @@ def test_a_call_is_approved_with_other_arguments_and_the_page_is_told(
     assert (events[1]["name"], events[1]["value"]["args"]) == ("goondan.edited", {"door": "back"})
 
 
-def test_the_user_of_a_chat_denies_a_call(
+def test_user_of_chat_denies_call(
     client: Client, pages: TestClient, redis: Redis, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     # the message's id is that of the Turn's event
@@ -345,7 +343,7 @@ def test_the_user_of_a_chat_denies_a_call(
     assert chunks[1] == {"type": "tool-output-denied", "toolCallId": record.id}
 
 
-def test_a_page_that_leaves_after_its_decision_leaves_no_thread(client: Client, thread: str) -> None:
+def test_page_leaving_after_decision_leaves_no_thread(client: Client, thread: str) -> None:
     record = held_call(client, thread)
     decision = Decision(record.id, is_approved=True)
 
@@ -364,7 +362,7 @@ def test_a_page_that_leaves_after_its_decision_leaves_no_thread(client: Client, 
     client.reply(received(client, thread), "It is open.")
 
 
-def test_a_chat_that_is_loaded_again_goes_on_with_its_open_turn(
+def test_reloaded_chat_continues_its_open_turn(
     client: Client,
     pages: TestClient,
     thread: str,
@@ -410,7 +408,7 @@ EDITED_WRONGLY = {"approved": True, "editedArgs": [1]}
         ({"resume": [{"interruptId": "c", "status": "resolved", "payload": EDITED_WRONGLY}]}, "resume"),
     ],
 )
-def test_what_is_no_run_is_refused_before_the_stream(
+def test_invalid_run_is_refused_before_stream(
     pages: TestClient, thread: str, change: dict[str, Any], said: str
 ) -> None:
     answer = pages.post(AGENT, json=run_input(thread) | change)
@@ -438,7 +436,7 @@ def test_what_is_no_run_is_refused_before_the_stream(
         ),
     ],
 )
-def test_what_is_no_chat_is_refused_before_the_stream(
+def test_invalid_chat_is_refused_before_stream(
     pages: TestClient, thread: str, change: dict[str, Any], said: str
 ) -> None:
     answer = pages.post(CHAT, json=chat_input(thread) | change)
@@ -448,20 +446,20 @@ def test_what_is_no_chat_is_refused_before_the_stream(
 
 
 @pytest.mark.parametrize("address", ["/ag-ui/nobody", "/vercel/nobody"])
-def test_an_unknown_agent_is_not_found(pages: TestClient, thread: str, address: str) -> None:
+def test_unknown_agent_is_not_found(pages: TestClient, thread: str, address: str) -> None:
     body = run_input(thread) | chat_input(thread) | {"messages": [{**USER, "content": "x", "parts": []}]}
     body["messages"][0]["parts"] = [{"type": "text", "text": "x"}]
     answer = pages.post(address, json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "E_AGENT_NOT_FOUND")
 
 
-def test_an_unknown_run_is_not_found_and_a_wrong_place_is_refused(pages: TestClient, thread: str) -> None:
+def test_unknown_run_is_not_found_and_wrong_place_refused(pages: TestClient, thread: str) -> None:
     address = f"{AGENT}/threads/{thread}/runs/r-1"
     assert pages.get(address).status_code == 404
     assert pages.get(address, params={"after": "yesterday"}).status_code == 400
 
 
-def test_a_run_is_shown_to_its_user_alone(
+def test_run_is_shown_to_its_user_alone(
     client: Client, thread: str, asking: ThreadPoolExecutor, followed: threading.Semaphore
 ) -> None:
     tokens = {
@@ -490,7 +488,7 @@ def test_a_run_is_shown_to_its_user_alone(
     assert turn.id == turn_of(thread)
 
 
-def test_a_decision_and_a_result_that_come_together_are_both_carried_out(
+def test_decision_and_result_together_both_take_effect(
     client: Client, pages: TestClient, thread: str, asking: ThreadPoolExecutor
 ) -> None:
     held = held_call(client, thread)
@@ -515,7 +513,7 @@ def test_a_decision_and_a_result_that_come_together_are_both_carried_out(
     assert sorted(one["delta"] for one in chunks if "delta" in one) == ["error.", "ok."]
 
 
-def test_a_call_of_another_user_is_not_decided_about_nor_shown(client: Client, thread: str) -> None:
+def test_other_users_call_is_neither_decided_nor_shown(client: Client, thread: str) -> None:
     scopes = ["call:builder", "approve"]
     tokens = {name: {"token": name, "scopes": scopes, "user": name} for name in ("ann", "bob")}
     settings = client.settings.model_copy(update={"http_tokens": SecretStr(json.dumps(tokens))})
@@ -531,7 +529,7 @@ def test_a_call_of_another_user_is_not_decided_about_nor_shown(client: Client, t
     client.cancel(call.id)
 
 
-def test_a_call_of_another_user_cannot_be_carried_out(client: Client, thread: str) -> None:
+def test_call_of_another_user_cannot_be_carried_out(client: Client, thread: str) -> None:
     tokens = {name: {"token": name, "scopes": ["call:builder"], "user": name} for name in ("ann", "bob")}
     settings = client.settings.model_copy(update={"http_tokens": SecretStr(json.dumps(tokens))})
     app = make_application([ag_ui_door(client, settings)], settings, "127.0.0.1")
@@ -546,7 +544,7 @@ def test_a_call_of_another_user_cannot_be_carried_out(client: Client, thread: st
     client.cancel(call.id)
 
 
-def test_a_decision_about_a_call_of_another_thread_is_refused(
+def test_decision_about_call_of_another_thread_is_refused(
     client: Client, pages: TestClient, thread: str
 ) -> None:
     record = held_call(client, f"{thread}-other")

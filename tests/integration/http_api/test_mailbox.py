@@ -15,7 +15,7 @@ HOSTILE = "<script>alert(1)</script>"
 PAGE = "/console/conversations/clerk/a%2Fb"
 
 
-def test_events_wait_in_order_and_are_cancelled_one_by_one(
+def test_events_wait_in_order_and_are_cancelled_singly(
     browser: TestClient, http: TestClient, client: Client
 ) -> None:
     for number in range(60):
@@ -37,7 +37,7 @@ def test_events_wait_in_order_and_are_cancelled_one_by_one(
     assert http.get("/v1/instances/nobody/x/mailbox").status_code == 404
 
 
-def test_mailbox_is_shown_in_the_shell(client: Client) -> None:
+def test_mailbox_is_shown_in_shell(client: Client) -> None:
     for number in range(52):
         client.send("clerk", f"task {number}", instance_key="shell")
     words = ["instances", "show", "shell", "--mailbox", "--agent", "clerk"]
@@ -53,9 +53,7 @@ def test_mailbox_is_shown_in_the_shell(client: Client) -> None:
     assert "No event waits" in goondan(*words, env=env).stderr
 
 
-def test_page_of_a_conversation_that_has_not_begun_is_gone_with_its_events(
-    browser: TestClient, client: Client
-) -> None:
+def test_unbegun_conversation_page_goes_with_its_events(browser: TestClient, client: Client) -> None:
     client.send("clerk", "hello", instance_key="new")
     assert "It begins with its first event" in browser.get("/console/conversations/clerk/new").text
     client.cancel_all("clerk")

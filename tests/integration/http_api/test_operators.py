@@ -67,7 +67,7 @@ def test_call_is_approved_with_other_arguments(http: TestClient, client: Client)
     assert (edited["asked"], edited["args"]) == ({"disk": "sda"}, {"disk": "sdb"})
 
 
-def test_agent_is_shown_with_its_tools_paused_and_resumed(http: TestClient) -> None:
+def test_agent_is_shown_with_tools_paused_and_resumed(http: TestClient) -> None:
     path, tool = "/v1/agents/builder", {"tool": "guarded__wipe"}
 
     paused = http.post(f"{path}/pause", json={**tool, "reason": "repairs", "by": "ann"}).json()
@@ -92,7 +92,7 @@ def test_agents_queues_and_workers_are_listed(http: TestClient) -> None:
     assert items(http, "/v1/connections") == items(http, "/v1/limits") == []
 
 
-def test_usage_is_listed_in_groups_and_hand_offs_by_edge(http: TestClient, client: Client) -> None:
+def test_usage_is_listed_by_group_and_handoffs_by_edge(http: TestClient, client: Client) -> None:
     client.call("builder", "guarded__look", timeout=PATIENCE, auth={"subjects": {"user": "ann"}})
     wait_until(lambda: any(one.user == "ann" for one in client.usage(2, by="user")), PATIENCE)
     rows = http.get("/v1/usage?days=2&by=agent,user").json()["items"]
@@ -111,7 +111,7 @@ def test_usage_is_listed_in_groups_and_hand_offs_by_edge(http: TestClient, clien
     assert http.get("/v1/handoffs?hours=49").status_code == 400
 
 
-def test_instance_with_a_slash_is_found_and_deleted(http: TestClient, client: Client) -> None:
+def test_instance_with_slash_is_found_and_deleted(http: TestClient, client: Client) -> None:
     client.call("builder", "guarded__look", instance_key="a/b c", timeout=PATIENCE)
     path = "/v1/instances/builder/a%2Fb%20c"
 
@@ -137,14 +137,14 @@ def test_instance_in_use_is_not_deleted(http: TestClient, client: Client) -> Non
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "E_INSTANCE_BUSY")
 
 
-def test_messages_of_an_agent_that_does_not_think_are_none(http: TestClient, client: Client) -> None:
+def test_agent_without_thinking_has_no_messages(http: TestClient, client: Client) -> None:
     client.call("builder", "guarded__look", instance_key="quiet", timeout=PATIENCE)
 
     assert items(http, "/v1/instances/builder/quiet/messages") == []
     assert http.get("/v1/instances/builder/nobody/messages").status_code == 404
 
 
-def test_files_of_an_instance_are_listed_and_read(http: TestClient, client: Client) -> None:
+def test_files_of_instance_are_listed_and_read(http: TestClient, client: Client) -> None:
     client.call("builder", "guarded__look", instance_key="files", timeout=PATIENCE)
     [workspace] = {one.workspace for one in client.instances("builder")}
     workdir = instances_directory(client.settings.state_root_path, encoded(workspace)) / "files" / "workspace"
@@ -191,7 +191,7 @@ def test_schedule_is_run_paused_and_resumed(http: TestClient, client: Client) ->
     assert http.post(f"{path}/run").json()["error"]["code"] == "E_SCHEDULE_NOT_FOUND"
 
 
-def test_what_is_no_dead_letter_is_neither_replayed_nor_dropped(http: TestClient, client: Client) -> None:
+def test_non_dead_letter_is_neither_replayed_nor_dropped(http: TestClient, client: Client) -> None:
     call = client.submit("builder", "guarded__look")
     call.result(PATIENCE)
 

@@ -8,7 +8,7 @@ from benchmarks.histories import History
 AMOUNTS = History(3_000, 60, 30, 1_500, 3_000, 2_000, 1_000_000, approvals=60, days=90)
 
 
-def test_pages_are_small_with_as_much_as_they_show() -> None:
+def test_pages_stay_below_size_limit_when_full() -> None:
     with served_console(AMOUNTS) as (url, written), httpx2.Client(base_url=url) as browser:
         pages = {name: browser.get(address) for name, address in pages_of(written).items()}
         assert {page.status_code for page in pages.values()} <= {200, 303}

@@ -22,7 +22,7 @@ def submit(http: TestClient, tool: str, args: Any = None, headers: Any = None, *
     return answer.json()
 
 
-def test_call_that_ends_within_the_wait_is_answered_with_its_output(http: TestClient) -> None:
+def test_call_ending_within_wait_returns_its_output(http: TestClient) -> None:
     answer = http.post(CALLS, json={"tool": "guarded__look", "args": {"a": "ü"}}, headers=WAITING)
 
     call = answer.json()
@@ -31,7 +31,7 @@ def test_call_that_ends_within_the_wait_is_answered_with_its_output(http: TestCl
     assert http.get(call["links"]["self"]).json() == call
 
 
-def test_call_is_answered_at_once_without_a_wait_and_read_by_a_long_poll(http: TestClient) -> None:
+def test_call_without_wait_is_accepted_and_long_polled(http: TestClient) -> None:
     begun = http.post(CALLS, json={"tool": "guarded__look", "args": {"n": 1}, "delay": 0.3})
     ended = http.get(f"{begun.json()['links']['self']}?wait={PATIENCE}").json()
 
@@ -39,7 +39,7 @@ def test_call_is_answered_at_once_without_a_wait_and_read_by_a_long_poll(http: T
     assert (ended["status"], ended["output"]) == ("done", "gold")
 
 
-def test_error_of_a_call_is_its_result_and_not_one_of_the_request(http: TestClient) -> None:
+def test_call_error_is_result_not_request_error(http: TestClient) -> None:
     answer = http.post(CALLS, json={"tool": "guarded__wipe"}, headers=WAITING)
     unknown = http.post(CALLS, json={"tool": "no__such"}, headers=WAITING)
 
@@ -47,7 +47,7 @@ def test_error_of_a_call_is_its_result_and_not_one_of_the_request(http: TestClie
     assert unknown.json()["error"]["code"] == "E_TOOL_NOT_IN_CATALOG"
 
 
-def test_same_key_is_the_same_call_and_another_body_a_conflict(http: TestClient) -> None:
+def test_same_key_repeats_call_but_other_body_conflicts(http: TestClient) -> None:
     key = {"Idempotency-Key": "order-7"}
     first, again = (submit(http, "guarded__look", {"a": 1}, headers=key) for _ in range(2))
     bodies: list[dict[str, Any]] = [{"args": {"a": 2}}, {"args": {"a": 1}, "instanceKey": "other"}]
@@ -58,7 +58,7 @@ def test_same_key_is_the_same_call_and_another_body_a_conflict(http: TestClient)
     assert {other.json()["error"]["code"] for other in others} == {"E_TOOL_CALL_CONFLICT"}
 
 
-def test_key_of_a_refused_request_is_free_again(http: TestClient) -> None:
+def test_key_of_refused_request_is_free_again(http: TestClient) -> None:
     key, path = {"Idempotency-Key": "order-8"}, TURNS.replace("builder", "nobody")
 
     refused = [http.post(path, json={"input": text}, headers=key).status_code for text in ("a", "b")]
@@ -66,7 +66,7 @@ def test_key_of_a_refused_request_is_free_again(http: TestClient) -> None:
     assert refused == [404, 404]
 
 
-def test_turn_is_answered_when_the_agent_replies(http: TestClient, client: Client) -> None:
+def test_turn_is_answered_when_agent_replies(http: TestClient, client: Client) -> None:
     key = {"Idempotency-Key": "turn-1"}
     body = {"input": "hello", "instanceKey": "api", "metadata": {"from": "test"}}
     begun = http.post(TURNS, json=body, headers=key)
@@ -84,9 +84,7 @@ def test_turn_is_answered_when_the_agent_replies(http: TestClient, client: Clien
     assert (ended["outcome"], ended["output"]) == ("ok", {"said": "hello"})
 
 
-def test_events_of_a_turn_are_followed_while_it_runs_and_again_after_it(
-    http: TestClient, client: Client
-) -> None:
+def test_turn_events_stream_live_and_again_later(http: TestClient, client: Client) -> None:
     turn = http.post(TURNS, json={"input": 1, "instanceKey": "followed", "keep": 60}).json()
     with ThreadPoolExecutor() as threads:
         following = threads.submit(http.get, turn["links"]["events"])
@@ -106,7 +104,7 @@ def test_events_of_a_turn_are_followed_while_it_runs_and_again_after_it(
 
 
 @pytest.mark.parametrize(("body", "seconds"), [({}, 3_600), ({"keep": 60}, 60), ({"keep": None}, None)])
-def test_events_of_a_turn_are_kept_for_an_hour_unless_the_request_says_otherwise(
+def test_turn_events_last_one_hour_by_default(
     http: TestClient, client: Client, body: dict[str, Any], seconds: float | None
 ) -> None:
     turn = http.post(TURNS, json={"input": 1, "instanceKey": "kept", "delay": 3_600, **body}).json()
@@ -192,7 +190,7 @@ def test_pending_call_is_ended_once(http: TestClient, path: str, body: Any, outc
     assert late.status_code == again
 
 
-def test_output_of_a_call_without_one_is_a_conflict(http: TestClient) -> None:
+def test_output_of_call_without_output_is_conflict(http: TestClient) -> None:
     call = submit(http, "guarded__wipe", headers=WAITING)
 
     answer = http.get(call["links"]["output"])
@@ -211,9 +209,7 @@ def test_output_of_a_call_without_one_is_a_conflict(http: TestClient) -> None:
         (b'{"tool": "a__b", "args": "' + b"x" * 2_000_000 + b'"}', 413, "at most"),
     ],
 )
-def test_bad_body_is_refused_with_what_is_wrong(
-    http: TestClient, body: bytes, status: int, text: str
-) -> None:
+def test_bad_body_is_refused_with_reason(http: TestClient, body: bytes, status: int, text: str) -> None:
     answer = http.post(CALLS, content=body, headers={"Content-Type": "application/json"})
 
     assert answer.status_code == status, answer.text
@@ -229,7 +225,7 @@ def test_bad_body_is_refused_with_what_is_wrong(
         ("?such=1", {}, "such"),
     ],
 )
-def test_bad_query_is_refused_with_what_is_wrong(
+def test_bad_query_is_refused_with_reason(
     http: TestClient, query: str, headers: dict[str, str], text: str
 ) -> None:
     answer = http.get(f"/v1/calls/x{query}", headers=headers)

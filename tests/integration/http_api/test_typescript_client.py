@@ -106,7 +106,7 @@ def test_calls_are_run_read_completed_and_cancelled(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_turn_is_followed_live_and_again_from_an_event_on(
+def test_turn_is_followed_live_and_again_from_event(
     name: str, url: str, client: Client, redis: Redis, instance: str
 ) -> None:
     program = started(str(SCENARIOS), "turn", url, instance, program=runtime(name).program)
@@ -119,7 +119,7 @@ def test_turn_is_followed_live_and_again_from_an_event_on(
     assert output == live[-1]["result"]["response"] == {"said": "Build it."}
 
 
-def test_stream_that_ends_without_its_last_event_is_followed_from_where_it_ended(
+def test_stream_cut_before_last_event_resumes_where_it_ended(
     url: str, client: Client, redis: Redis, instance: str
 ) -> None:
     program = started(str(SCENARIOS), "brief", url, instance)
@@ -149,7 +149,7 @@ def test_instances_are_listed_shown_and_deleted(url: str, instance: str) -> None
     assert nameless == {"name": "TypeError"}
 
 
-def test_errors_have_code_status_and_what_to_do(url: str, nowhere: str) -> None:
+def test_errors_have_code_status_and_suggestion(url: str, nowhere: str) -> None:
     unknown, nobody, elsewhere, away, token = scenario("errors", url, nowhere)
     assert (unknown["code"], unknown["status"]) == ("E_CALL_NOT_FOUND", 404)
     assert unknown["suggestion"]
@@ -161,22 +161,20 @@ def test_errors_have_code_status_and_what_to_do(url: str, nowhere: str) -> None:
     assert token == {"name": "TypeError"}
 
 
-def test_abort_ends_waits_streams_and_pauses_and_not_the_call(url: str, nowhere: str) -> None:
+def test_abort_ends_waits_streams_and_pauses_but_not_call(url: str, nowhere: str) -> None:
     *timeouts, begin, status = scenario("abort", url, nowhere)
     assert timeouts == [{"name": "TimeoutError"}] * 3
     assert (begin, status) == ({"name": "AbortError"}, "done")
 
 
-def test_server_that_is_silent_for_too_long_is_given_up(url: str) -> None:
+def test_server_silent_too_long_is_given_up(url: str) -> None:
     early, late, early_stream, late_stream = scenario("silent", url)
     assert early is early_stream is None
     assert [one["code"] for one in (late, late_stream)] == ["E_NO_ANSWER"] * 2
     assert ("80 s" in late["message"], "45 s" in late_stream["message"]) == (True, True)
 
 
-def test_begin_whose_answer_is_lost_is_sent_again_with_its_key_and_nothing_else_is(
-    url: str, client: Client, instance: str
-) -> None:
+def test_only_begin_with_lost_answer_is_resent_with_key(url: str, client: Client, instance: str) -> None:
     begun, lost, sent, ids, conflict = scenario("repeat", url, instance)
     assert begun == [3, 1, "scheduled"]
     assert len([one for one in client.calls(limit=1_000) if one.call.instance_key == instance]) == 2
@@ -185,7 +183,7 @@ def test_begin_whose_answer_is_lost_is_sent_again_with_its_key_and_nothing_else_
     assert (conflict["code"], conflict["status"]) == ("E_TOOL_CALL_CONFLICT", 409)
 
 
-def test_example_of_the_readme_runs(url: str, client: Client, redis: Redis, tmp_path: Path) -> None:
+def test_example_of_readme_runs(url: str, client: Client, redis: Redis, tmp_path: Path) -> None:
     [example] = [block.text for block in page(README).blocks() if block.language == "typescript"]
     for theirs, here in EXAMPLE.items():
         assert theirs in example

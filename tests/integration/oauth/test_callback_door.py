@@ -34,7 +34,7 @@ def browser(stage: Stage) -> Iterator[Browser]:
         yield Browser(client, stage)
 
 
-def test_a_consent_ends_with_a_page_that_says_so_and_may_not_be_kept(browser: Browser) -> None:
+def test_consent_ends_with_uncacheable_confirmation_page(browser: Browser) -> None:
     query = browser.stage.redirect(browser.stage.begin())
 
     page = browser.client.get("/oauth/callback", params=query)
@@ -46,7 +46,7 @@ def test_a_consent_ends_with_a_page_that_says_so_and_may_not_be_kept(browser: Br
     assert browser.stage.grants() == ["slack:user:U1"]
 
 
-def test_a_refusal_is_a_page_with_its_code(browser: Browser) -> None:
+def test_refusal_is_page_with_its_code(browser: Browser) -> None:
     query = browser.stage.redirect(browser.stage.begin(), user="U2")
 
     page = browser.client.get("/oauth/callback", params=query)
@@ -56,14 +56,14 @@ def test_a_refusal_is_a_page_with_its_code(browser: Browser) -> None:
     assert query["code"] not in page.text and query["state"] not in page.text
 
 
-def test_a_program_is_answered_in_json(browser: Browser) -> None:
+def test_program_is_answered_in_json(browser: Browser) -> None:
     answer = browser.client.get("/oauth/callback", headers={"Accept": "application/json"})
 
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "invalid_state"
 
 
-def test_a_browser_that_only_looks_ahead_does_not_use_the_link_up(browser: Browser) -> None:
+def test_prefetching_browser_does_not_use_up_link(browser: Browser) -> None:
     query = browser.stage.redirect(browser.stage.begin())
 
     assert browser.client.head("/oauth/callback", params=query).status_code == 405
@@ -72,7 +72,7 @@ def test_a_browser_that_only_looks_ahead_does_not_use_the_link_up(browser: Brows
     assert browser.client.get("/oauth/callback", params=query).status_code == 200
 
 
-def test_a_parameter_that_comes_twice_is_refused(browser: Browser) -> None:
+def test_parameter_that_comes_twice_is_refused(browser: Browser) -> None:
     query = browser.stage.redirect(browser.stage.begin())
 
     twice = browser.client.get("/oauth/callback", params=[*query.items(), ("code", "another")])
@@ -93,7 +93,7 @@ def test_neither_code_nor_state_is_logged(browser: Browser) -> None:
     assert query["code"] not in str(logs) and query["state"] not in str(logs)
 
 
-def test_a_proxy_may_leave_or_take_away_the_path_of_the_base_url(make_stage: MakeStage) -> None:
+def test_proxy_may_keep_or_strip_base_url_path(make_stage: MakeStage) -> None:
     redirect = {"callbackPath": "/oauth/callback", "baseUrl": "https://agents.example/swarm/"}
     with TestClient(make_app(make_stage(redirect=redirect).callback)) as client:
         answers = [client.get(path).status_code for path in ("/oauth/callback", "/swarm/oauth/callback", "/")]

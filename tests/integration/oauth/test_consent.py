@@ -11,7 +11,7 @@ from tests.oauth_server.stage import PLANNER, REDIRECT_URI, Stage, query_of
 
 
 @pytest.mark.requirement("oauth.flow.url")
-def test_the_link_carries_the_challenge_and_the_state_of_a_session_that_is_stored(stage: Stage) -> None:
+def test_link_carries_challenge_and_state_of_stored_session(stage: Stage) -> None:
     required = stage.begin()
 
     session = stage.store.session(required.auth_session_id)
@@ -32,7 +32,7 @@ def test_the_link_carries_the_challenge_and_the_state_of_a_session_that_is_store
 
 
 @pytest.mark.requirement("oauth.flow.session-stored", "oauth.session.resume")
-def test_verifier_and_state_are_on_disk_only_encrypted_before_the_link_is_given_out(stage: Stage) -> None:
+def test_verifier_and_state_are_encrypted_on_disk_before_link(stage: Stage) -> None:
     required = stage.begin()
 
     session = stage.store.session(required.auth_session_id)
@@ -47,7 +47,7 @@ def test_verifier_and_state_are_on_disk_only_encrypted_before_the_link_is_given_
 @pytest.mark.requirement(
     "oauth.flow.verifier-used", "oauth.flow.grant-and-session", "oauth.session.expected-subject"
 )
-def test_consent_becomes_a_grant_with_the_token_and_ends_its_session(stage: Stage) -> None:
+def test_consent_becomes_grant_with_token_and_ends_session(stage: Stage) -> None:
     required = stage.begin()
     stage.server.behave(extra={"team": {"id": "T1", "access_token": "another secret"}})
 
@@ -64,7 +64,7 @@ def test_consent_becomes_a_grant_with_the_token_and_ends_its_session(stage: Stag
 
 
 @pytest.mark.requirement("oauth.flow.auth-granted", "oauth.flow.resume-context")
-def test_the_agent_that_asked_gets_auth_granted_with_the_origin_and_auth_of_its_turn(stage: Stage) -> None:
+def test_asker_gets_auth_granted_with_turn_origin_and_auth(stage: Stage) -> None:
     required = stage.begin()
 
     stage.receive(stage.redirect(required))
@@ -90,7 +90,7 @@ def test_the_agent_that_asked_gets_auth_granted_with_the_origin_and_auth_of_its_
     }
 
 
-def test_who_asks_for_the_same_meanwhile_gets_the_same_link_and_is_resumed_too(stage: Stage) -> None:
+def test_second_asker_gets_same_link_and_is_resumed(stage: Stage) -> None:
     first = stage.begin(("chat:write", "channels:read"))
     again = stage.begin(("channels:read", "chat:write"))
     other = stage.begin(
@@ -103,13 +103,13 @@ def test_who_asks_for_the_same_meanwhile_gets_the_same_link_and_is_resumed_too(s
     assert [sent.fields["instance_key"] for sent in stage.sent] == ["thread-1", "thread-2"]
 
 
-def test_other_scopes_are_asked_for_in_a_session_of_their_own(stage: Stage) -> None:
+def test_other_scopes_get_their_own_session(stage: Stage) -> None:
     first, second = stage.begin(("chat:write",)), stage.begin(("channels:read",))
 
     assert first.auth_session_id != second.auth_session_id
 
 
-def test_an_agent_that_could_not_be_told_is_told_later(stage: Stage) -> None:
+def test_agent_unreachable_after_consent_is_notified_later(stage: Stage) -> None:
     required = stage.begin()
     stage.is_broker_away = True
     stage.receive(stage.redirect(required))
@@ -122,13 +122,13 @@ def test_an_agent_that_could_not_be_told_is_told_later(stage: Stage) -> None:
     assert [sent.event.id for sent in stage.sent] == [f"auth-granted-{required.auth_session_id}"]
 
 
-def test_consent_without_a_waiting_call_notifies_no_agent(stage: Stage) -> None:
+def test_consent_without_waiting_call_notifies_no_agent(stage: Stage) -> None:
     stage.receive(stage.redirect(stage.begin(resume=None)))
 
     assert (stage.grants(), stage.sent) == (["slack:user:U1"], [])
 
 
-def test_a_new_consent_takes_the_place_of_the_grant_before(stage: Stage) -> None:
+def test_new_consent_takes_place_of_grant_before(stage: Stage) -> None:
     stage.receive(stage.redirect(stage.begin(("chat:write",))))
     stage.receive(stage.redirect(stage.begin(("channels:read",))))
 
@@ -137,7 +137,7 @@ def test_a_new_consent_takes_the_place_of_the_grant_before(stage: Stage) -> None
     assert (grant.generation, grant.scopes_granted) == (2, ("channels:read",))
 
 
-def test_texts_among_the_options_are_added_to_the_link(make_stage: MakeStage) -> None:
+def test_texts_among_options_are_added_to_link(make_stage: MakeStage) -> None:
     options = {"prompt": "consent", "slack": {"tokenMode": "bot"}}
     required = make_stage(options=options).begin()
 
@@ -145,7 +145,7 @@ def test_texts_among_the_options_are_added_to_the_link(make_stage: MakeStage) ->
     assert query["prompt"] == "consent" and "slack" not in query
 
 
-def test_a_client_that_has_to_authenticate_by_a_header_does(make_stage: MakeStage) -> None:
+def test_client_that_has_to_authenticate_by_header_does(make_stage: MakeStage) -> None:
     stage = make_stage(options={"goondan": {"clientAuth": "client_secret_basic"}})
 
     stage.receive(stage.redirect(stage.begin()))
@@ -153,7 +153,7 @@ def test_a_client_that_has_to_authenticate_by_a_header_does(make_stage: MakeStag
     assert stage.grants() == ["slack:user:U1"]
 
 
-def test_a_subject_of_several_parts_is_proved_by_a_template(make_stage: MakeStage) -> None:
+def test_subject_of_several_parts_is_proved_by_template(make_stage: MakeStage) -> None:
     stage = make_stage(options={"goondan": {"subject": "slack:user:{team.id}:{sub}"}})
     stage.subject = "slack:user:T111:U1"
 
@@ -162,7 +162,7 @@ def test_a_subject_of_several_parts_is_proved_by_a_template(make_stage: MakeStag
     assert stage.grants() == ["slack:user:T111:U1"]
 
 
-def test_a_reply_without_expiry_type_and_scopes_is_a_grant_of_what_was_asked_for(stage: Stage) -> None:
+def test_reply_without_expiry_type_and_scopes_grants_requested_scopes(stage: Stage) -> None:
     required = stage.begin()
     stage.server.behave(token_lifetime=None, extra={"token_type": None, "scope": None})
 

@@ -31,7 +31,7 @@ def _looks_until(stage: Stage, required: AuthorizationRequired, status: str) -> 
 
 
 @pytest.mark.requirement("oauth.device-code", "oauth.device-code.user-code")
-def test_the_user_is_told_where_to_type_which_code(device_stage: Stage) -> None:
+def test_user_gets_code_and_verification_address(device_stage: Stage) -> None:
     required = device_stage.begin()
 
     assert required.device_code is not None
@@ -41,7 +41,7 @@ def test_the_user_is_told_where_to_type_which_code(device_stage: Stage) -> None:
 
 
 @pytest.mark.requirement("oauth.device-code", "oauth.device-code.same-principles")
-def test_typing_the_code_becomes_a_grant_and_resumes_the_agent(device_stage: Stage) -> None:
+def test_typing_code_becomes_grant_and_resumes_agent(device_stage: Stage) -> None:
     required = device_stage.begin()
     device_stage.maintenance.check()
     device_stage.server.type_code(_code(required), user="U1")
@@ -53,7 +53,7 @@ def test_typing_the_code_becomes_a_grant_and_resumes_the_agent(device_stage: Sta
     assert [sent.event.type for sent in device_stage.sent] == ["auth.granted"]
 
 
-def test_a_session_that_cannot_be_read_holds_up_no_other(device_stage: Stage) -> None:
+def test_unreadable_session_holds_up_no_other_session(device_stage: Stage) -> None:
     lost = device_stage.begin(("channels:read",))
     record = device_stage.root / "oauth" / "sessions" / f"{lost.auth_session_id}.json"
     required = device_stage.begin(("chat:write",))
@@ -68,7 +68,7 @@ def test_a_session_that_cannot_be_read_holds_up_no_other(device_stage: Stage) ->
     ]
 
 
-def test_who_asks_again_gets_the_code_that_the_user_has(device_stage: Stage) -> None:
+def test_repeated_request_gets_same_user_code(device_stage: Stage) -> None:
     first = device_stage.begin()
 
     assert device_stage.begin() == first
@@ -85,7 +85,7 @@ def test_another_users_code_is_refused(device_stage: Stage) -> None:
     assert (device_stage.grants(), device_stage.sent) == ([], [])
 
 
-def test_a_no_ends_the_session(device_stage: Stage) -> None:
+def test_no_ends_session(device_stage: Stage) -> None:
     required = device_stage.begin()
     device_stage.server.type_code(_code(required), user="U1", allow=False)
 
@@ -95,7 +95,7 @@ def test_a_no_ends_the_session(device_stage: Stage) -> None:
     assert session is not None and session.reason == "access_denied"
 
 
-def test_a_provider_that_says_slow_down_is_asked_less_often(device_stage: Stage) -> None:
+def test_provider_saying_slow_down_is_polled_less(device_stage: Stage) -> None:
     required = device_stage.begin()
     device_stage.server.behave(slow_down=1)
 
@@ -106,7 +106,7 @@ def test_a_provider_that_says_slow_down_is_asked_less_often(device_stage: Stage)
     wait_until(was_slowed)
 
 
-def test_the_device_code_is_on_disk_only_encrypted(device_stage: Stage) -> None:
+def test_device_code_is_on_disk_only_encrypted(device_stage: Stage) -> None:
     required = device_stage.begin()
 
     session = device_stage.store.session(required.auth_session_id)

@@ -35,14 +35,14 @@ def connect(*arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_the_example_has_no_findings() -> None:
+def test_example_has_no_findings() -> None:
     bundle, findings = inspect_bundle(EXAMPLE)
 
     assert findings == []
     assert bundle is not None
 
 
-def test_the_program_beside_the_example_goes_the_whole_way_by_itself() -> None:
+def test_program_beside_example_goes_whole_way_by_itself() -> None:
     done = connect()
 
     assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ def test_the_program_beside_the_example_goes_the_whole_way_by_itself() -> None:
     assert [step in done.stdout for step in steps] == [True] * len(steps)
 
 
-def test_with_a_browser_it_waits_for_the_user(tmp_path: Path) -> None:
+def test_with_browser_it_waits_for_user(tmp_path: Path) -> None:
     script = tmp_path / "browser.py"
     script.write_text(BROWSER, encoding="utf-8")
 
@@ -63,7 +63,7 @@ def test_with_a_browser_it_waits_for_the_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [{"user": "ada", "answer": "deny"}, {}])
-def test_the_page_gives_no_code_to_whom_nobody_has_allowed(form: dict[str, str], tmp_path: Path) -> None:
+def test_page_gives_no_code_without_consent(form: dict[str, str], tmp_path: Path) -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from provider import make_app\n"

@@ -49,7 +49,7 @@ def _link(login: "subprocess.Popen[str]") -> str:
     raise AssertionError("no link was printed")
 
 
-def test_login_waits_for_the_browser_and_says_what_was_granted(tmp_path: Path) -> None:
+def test_login_waits_for_browser_and_reports_grant(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (server, env), start(*LOGIN, "--scope", "chat:write", env=env) as login:
         page = httpx2.get(server.decide(_link(login), user="U1"))
         stdout, _ = login.communicate(timeout=30)
@@ -62,7 +62,7 @@ def test_login_waits_for_the_browser_and_says_what_was_granted(tmp_path: Path) -
         ]
 
 
-def test_a_login_after_another_receives_where_the_link_that_is_out_leads(tmp_path: Path) -> None:
+def test_later_login_listens_where_open_link_leads(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (server, env):
         with start(*LOGIN, env=env) as first:
             link = _link(first)
@@ -76,7 +76,7 @@ def test_a_login_after_another_receives_where_the_link_that_is_out_leads(tmp_pat
     assert (again, page.status_code, login.returncode) == (link, 200, 0)
 
 
-def test_a_login_says_if_another_program_listens_where_the_link_leads(tmp_path: Path) -> None:
+def test_login_reports_other_program_at_link_target(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (_, env), socket.create_server(("127.0.0.1", 0)) as other:
         env["GOONDAN_HTTP_PORT"] = str(other.getsockname()[1])
         with start(*LOGIN, env=env) as login:
@@ -88,7 +88,7 @@ def test_a_login_says_if_another_program_listens_where_the_link_leads(tmp_path: 
     assert f"leads back to {callback}, where this command cannot listen" in said
 
 
-def test_login_ends_with_the_providers_code_if_the_user_says_no(tmp_path: Path) -> None:
+def test_denied_login_ends_with_provider_code(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (server, env), start(*LOGIN, env=env) as login:
         httpx2.get(server.decide(_link(login), user="U1", allow=False))
         stdout, _ = login.communicate(timeout=30)
@@ -97,7 +97,7 @@ def test_login_ends_with_the_providers_code_if_the_user_says_no(tmp_path: Path) 
     assert json.loads(stdout)["error"]["code"] == "access_denied"
 
 
-def test_login_by_device_waits_for_the_typed_code(tmp_path: Path) -> None:
+def test_login_by_device_waits_for_typed_code(tmp_path: Path) -> None:
     with _terminal(tmp_path, flow="deviceCode") as (server, env), start(*LOGIN, env=env) as login:
         server.type_code(_link(login).partition("user_code=")[2], user="U1")
         stdout, _ = login.communicate(timeout=30)
@@ -106,7 +106,7 @@ def test_login_by_device_waits_for_the_typed_code(tmp_path: Path) -> None:
     assert json.loads(stdout)["status"] == "granted"
 
 
-def test_session_of_another_key_is_listed_and_blocks_no_login(tmp_path: Path) -> None:
+def test_listed_session_of_another_key_blocks_no_login(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (server, env):
         with start(*LOGIN, env=env) as login:
             _link(login)
@@ -143,7 +143,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         (("oauth", "login"), 2, "E_USAGE"),
     ],
 )
-def test_a_login_that_cannot_be_is_refused_at_once(
+def test_login_that_cannot_be_is_refused_at_once(
     env: dict[str, str], arguments: tuple[str, ...], exit_code: int, code: str
 ) -> None:
     done = goondan_program(*arguments, "--json", env=env)

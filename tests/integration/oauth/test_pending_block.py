@@ -12,7 +12,7 @@ def _block(stage: Stage) -> object:
 
 
 @pytest.mark.requirement("oauth.pending-block", "oauth.pending-block.minimal")
-def test_what_waits_for_the_user_is_shown_with_its_link_and_no_more(stage: Stage) -> None:
+def test_pending_consent_is_shown_with_link_only(stage: Stage) -> None:
     required = stage.begin()
 
     assert _block(stage) == {
@@ -32,7 +32,7 @@ def test_what_waits_for_the_user_is_shown_with_its_link_and_no_more(stage: Stage
 
 
 @pytest.mark.requirement("oauth.pending-block.no-secrets")
-def test_the_block_of_a_device_has_the_users_code_and_not_the_devices(make_stage: MakeStage) -> None:
+def test_device_block_shows_user_not_device_code(make_stage: MakeStage) -> None:
     stage = make_stage(flow="deviceCode", redirect=None)
     required = stage.begin()
     session = stage.store.session(required.auth_session_id)
@@ -45,7 +45,7 @@ def test_the_block_of_a_device_has_the_users_code_and_not_the_devices(make_stage
 
 
 @pytest.mark.requirement("oauth.pending-block.no-secrets")
-def test_the_verifier_is_not_shown(stage: Stage) -> None:
+def test_verifier_is_not_shown(stage: Stage) -> None:
     session = stage.store.session(stage.begin().auth_session_id)
     assert session is not None and session.code_verifier is not None
 

@@ -140,7 +140,7 @@ def secrets_of(where: Town) -> list[str]:
     return secrets
 
 
-def test_a_command_finds_no_key_and_no_token_in_its_environment_or_below_the_state_root(
+def test_command_environment_and_state_root_reveal_no_secrets(
     consented: Town,
 ) -> None:
     root = consented.root / "state"
@@ -152,7 +152,7 @@ def test_a_command_finds_no_key_and_no_token_in_its_environment_or_below_the_sta
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.skipif(may_look_into_any_process(), reason="root may look into any process")
-def test_a_command_cannot_read_the_worker_or_the_callback_server(consented: Town) -> None:
+def test_command_cannot_read_worker_or_callback_server(consented: Town) -> None:
     [worker] = consented.stack.workers
     for pid in (worker.pid, consented.callback.pid):
         assert run(consented, f"cat /proc/{pid}/environ; cat /proc/{pid}/maps") == b""
@@ -163,7 +163,7 @@ def test_a_command_cannot_read_the_worker_or_the_callback_server(consented: Town
 
 
 @pytest.mark.parametrize("tool", ["spy__look", "far-spy__look"])
-def test_a_handler_and_what_it_starts_have_no_key_in_their_environment(consented: Town, tool: str) -> None:
+def test_handler_and_children_have_no_key_in_environment(consented: Town, tool: str) -> None:
     answer = consented.call(tool)
     assert answer.status == "ok", answer.error
     own, of_child = json.loads(base64.b64decode(answer.output))
@@ -172,7 +172,7 @@ def test_a_handler_and_what_it_starts_have_no_key_in_their_environment(consented
     assert KEY not in f"{own}{of_child}"
 
 
-def test_nothing_that_an_extension_or_its_tool_is_given_leads_to_the_store(consented: Town) -> None:
+def test_extension_and_its_tool_cannot_reach_store(consented: Town) -> None:
     answer = consented.call("prowler__look")
     assert answer.status == "ok", answer.error
     found = answer.output
@@ -181,7 +181,7 @@ def test_nothing_that_an_extension_or_its_tool_is_given_leads_to_the_store(conse
     assert found["kept"] == []
 
 
-def test_a_worker_whose_key_file_commands_can_read_says_so(tmp_path: Path) -> None:
+def test_worker_reports_key_file_readable_by_commands(tmp_path: Path) -> None:
     bundle = _write(tmp_path / "bundle", "https://slack.example", {})
     with LocalStack(bundle, environment={"GOONDAN_STATE_ROOT": str(tmp_path / "state")}) as stack:
         [worker] = stack.workers
@@ -189,7 +189,7 @@ def test_a_worker_whose_key_file_commands_can_read_says_so(tmp_path: Path) -> No
         assert str(tmp_path / "state" / "oauth" / "keys") in stack.log(worker)
 
 
-def test_a_worker_whose_key_reads_none_of_the_grants_does_not_start(tmp_path: Path) -> None:
+def test_worker_with_key_reading_no_grant_does_not_start(tmp_path: Path) -> None:
     bundle = _write(tmp_path / "bundle", "https://slack.example", {})
     FileVault(tmp_path / "state").open(KEY).replace_grant(grant(), generation=0)
     settings = {"STATE_ROOT": str(tmp_path / "state"), "OAUTH_STORE": "file", "OAUTH_KEY": OTHER_KEY}

@@ -66,7 +66,7 @@ def stored(store: OAuthStore) -> OAuthGrant:
 
 
 @pytest.mark.requirement("oauth.refresh.single-flight")
-def test_eight_processes_that_ask_at_the_moment_of_expiry_cause_one_refresh(
+def test_eight_processes_at_expiry_cause_one_refresh(
     make_stage: MakeStage, store: OAuthStore, askers: Askers
 ) -> None:
     consent(make_stage, store, lives_seconds=1)
@@ -80,7 +80,7 @@ def test_eight_processes_that_ask_at_the_moment_of_expiry_cause_one_refresh(
     assert stored(store).generation == 2
 
 
-def test_a_worker_killed_between_refresh_and_store_leaves_a_clear_request_for_consent(
+def test_worker_killed_between_refresh_and_store_requires_consent(
     make_stage: MakeStage, store: OAuthStore, askers: Askers
 ) -> None:
     consent(make_stage, store, lives_seconds=100)
@@ -96,7 +96,7 @@ def test_a_worker_killed_between_refresh_and_store_leaves_a_clear_request_for_co
     assert len(list(store.pending_sessions("slack-bot", SUBJECT))) == 1
 
 
-def test_a_worker_killed_while_it_waits_for_the_provider_leaves_a_grant_that_the_next_one_refreshes(
+def test_next_worker_refreshes_grant_after_kill_awaiting_provider(
     make_stage: MakeStage, store: OAuthStore, askers: Askers
 ) -> None:
     consent(make_stage, store, lives_seconds=100)

@@ -33,14 +33,14 @@ def _status(stage: Stage, required: AuthorizationRequired) -> tuple[str, str | N
 @pytest.mark.parametrize(
     "state", ["", "as-1", "x" * 5000, "as-" + "0" * 24, "\u0000", "as-" + "0" * 24 + ".é"]
 )
-def test_a_state_that_is_none_is_invalid(stage: Stage, state: str) -> None:
+def test_state_that_is_none_is_invalid(stage: Stage, state: str) -> None:
     query = stage.redirect(stage.begin())
 
     assert _refused(stage, {**query, "state": state}) == "invalid_state"
 
 
 @pytest.mark.requirement("oauth.flow.state-checked")
-def test_a_forged_state_is_refused_and_does_not_use_the_session_up(stage: Stage) -> None:
+def test_forged_state_is_refused_and_session_kept(stage: Stage) -> None:
     query = stage.redirect(stage.begin())
     forged = query["state"][:-1] + ("A" if query["state"][-1] != "A" else "B")
 
@@ -51,7 +51,7 @@ def test_a_forged_state_is_refused_and_does_not_use_the_session_up(stage: Stage)
 
 
 @pytest.mark.requirement("oauth.flow.state-checked")
-def test_a_state_put_together_of_two_sessions_is_refused(stage: Stage) -> None:
+def test_state_put_together_of_two_sessions_is_refused(stage: Stage) -> None:
     one, other = stage.redirect(stage.begin(("chat:write",))), stage.redirect(stage.begin(("channels:read",)))
     mixed = one["state"].split(".")[0] + "." + other["state"].split(".")[1]
 
@@ -59,7 +59,7 @@ def test_a_state_put_together_of_two_sessions_is_refused(stage: Stage) -> None:
 
 
 @pytest.mark.requirement("oauth.flow.state-checked")
-def test_a_redirect_at_another_apps_callback_is_refused_and_uses_nothing_up(stage: Stage) -> None:
+def test_redirect_at_other_apps_callback_is_refused_keeping_session(stage: Stage) -> None:
     query = stage.redirect(stage.begin())
 
     assert _refused(stage, query, "/other/callback") == "invalid_state"
@@ -69,7 +69,7 @@ def test_a_redirect_at_another_apps_callback_is_refused_and_uses_nothing_up(stag
 
 
 @pytest.mark.requirement("oauth.flow.verifier-used")
-def test_a_code_brought_with_the_state_of_another_session_is_refused_by_its_verifier(stage: Stage) -> None:
+def test_code_with_state_of_another_session_fails_verifier(stage: Stage) -> None:
     mine, theirs = stage.begin(("chat:write",)), stage.begin(("channels:read",))
     swapped = {**stage.redirect(mine), "code": stage.redirect(theirs)["code"]}
 
@@ -77,7 +77,7 @@ def test_a_code_brought_with_the_state_of_another_session_is_refused_by_its_veri
     assert _status(stage, mine) == ("failed", "token_exchange_failed")
 
 
-def test_a_state_of_no_session_is_not_found(stage: Stage) -> None:
+def test_state_of_no_session_is_not_found(stage: Stage) -> None:
     query = stage.redirect(stage.begin())
     nobody = "as-" + "0" * 24 + "." + query["state"].split(".")[1]
 
@@ -85,7 +85,7 @@ def test_a_state_of_no_session_is_not_found(stage: Stage) -> None:
 
 
 @pytest.mark.requirement("oauth.flow.state-checked", "oauth.flow.grant-and-session")
-def test_a_redirect_that_comes_again_is_refused(stage: Stage) -> None:
+def test_redirect_that_comes_again_is_refused(stage: Stage) -> None:
     query = stage.redirect(stage.begin())
     stage.receive(query)
 
@@ -94,7 +94,7 @@ def test_a_redirect_that_comes_again_is_refused(stage: Stage) -> None:
 
 
 @pytest.mark.requirement("oauth.flow.state-checked")
-def test_of_two_redirects_of_a_session_at_once_one_passes(stage: Stage) -> None:
+def test_one_of_two_concurrent_session_redirects_passes(stage: Stage) -> None:
     query = stage.redirect(stage.begin())
     before = stage.server.seen()["counts"].get("authorization_code", 0)
     stage.server.behave(delay=0.3)
@@ -118,7 +118,7 @@ def test_of_two_redirects_of_a_session_at_once_one_passes(stage: Stage) -> None:
 
 
 @pytest.mark.requirement("oauth.flow.state-checked")
-def test_a_redirect_after_the_session_has_expired_is_refused(stage: Stage) -> None:
+def test_redirect_after_session_has_expired_is_refused(stage: Stage) -> None:
     query = stage.redirect(stage.begin())
     stage.ahead_ms = 601_000
 
@@ -135,9 +135,7 @@ def test_another_users_consent_is_refused(stage: Stage) -> None:
 
 
 @pytest.mark.requirement("oauth.flow.subject-checked")
-def test_a_users_consent_counts_for_nothing_if_the_provider_does_not_say_whose_it_is(
-    make_stage: MakeStage, stage: Stage
-) -> None:
+def test_user_consent_without_stated_identity_does_not_count(make_stage: MakeStage, stage: Stage) -> None:
     endpoints = {"authorizationUrl": f"{stage.server.url}/authorize", "tokenUrl": f"{stage.server.url}/token"}
     silent = make_stage(endpoints=endpoints)
 
@@ -145,7 +143,7 @@ def test_a_users_consent_counts_for_nothing_if_the_provider_does_not_say_whose_i
 
 
 @pytest.mark.requirement("oauth.flow.subject-checked")
-def test_another_accounts_consent_for_a_shared_subject_is_refused(make_stage: MakeStage) -> None:
+def test_another_accounts_consent_for_shared_subject_is_refused(make_stage: MakeStage) -> None:
     stage = make_stage(subjectMode="global", options={"goondan": {"subject": "slack:admin:{sub}"}})
     stage.subject = "slack:admin:U1"
     required = stage.begin()
@@ -158,7 +156,7 @@ def test_another_accounts_consent_for_a_shared_subject_is_refused(make_stage: Ma
 
 
 @pytest.mark.requirement("oauth.flow.subject-checked")
-def test_a_shared_subject_is_given_to_anyone_only_if_the_app_says_so(make_stage: MakeStage) -> None:
+def test_shared_subject_needs_apps_permission(make_stage: MakeStage) -> None:
     silent = make_stage(subjectMode="global")
     silent.subject = "slack:team:T1"
     assert _refused(silent, silent.redirect(silent.begin())) == "subject_mismatch"
@@ -169,21 +167,21 @@ def test_a_shared_subject_is_given_to_anyone_only_if_the_app_says_so(make_stage:
     assert open_to_all.grants() == ["slack:team:T1"]
 
 
-def test_subject_template_without_a_value_refuses_the_consent(make_stage: MakeStage) -> None:
+def test_subject_template_without_value_refuses_consent(make_stage: MakeStage) -> None:
     stage = make_stage(subjectMode="global", options={"goondan": {"subject": "slack:team:{enterprise.id}"}})
     stage.subject = "slack:team:None"
 
     assert _refused(stage, stage.redirect(stage.begin())) == "subject_mismatch"
 
 
-def test_fewer_scopes_than_were_asked_for_are_no_grant(stage: Stage) -> None:
+def test_fewer_scopes_than_requested_are_no_grant(stage: Stage) -> None:
     required = stage.begin(("chat:write", "channels:read"))
     stage.server.behave(scope="chat:write")
 
     assert _refused(stage, stage.redirect(required)) == "scope_not_granted"
 
 
-def test_a_users_no_is_told_with_the_providers_code(stage: Stage) -> None:
+def test_users_refusal_is_reported_with_providers_code(stage: Stage) -> None:
     required = stage.begin()
 
     assert _refused(stage, stage.redirect(required, allow=False)) == "access_denied"
@@ -191,13 +189,13 @@ def test_a_users_no_is_told_with_the_providers_code(stage: Stage) -> None:
     assert stage.begin().auth_session_id != required.auth_session_id
 
 
-def test_an_error_code_that_is_markup_is_not_repeated(stage: Stage) -> None:
+def test_error_code_that_is_markup_is_not_repeated(stage: Stage) -> None:
     query = stage.redirect(stage.begin())
 
     assert _refused(stage, {**query, "error": "<script>"}) == "unknown_error"
 
 
-def test_a_redirect_without_a_code_ends_its_session(stage: Stage) -> None:
+def test_redirect_without_code_ends_its_session(stage: Stage) -> None:
     required = stage.begin()
     query = stage.redirect(required)
 
@@ -205,7 +203,7 @@ def test_a_redirect_without_a_code_ends_its_session(stage: Stage) -> None:
     assert _refused(stage, query) == "session_already_used"
 
 
-def test_a_grant_that_cannot_be_replaced_ends_the_session(stage: Stage) -> None:
+def test_grant_that_cannot_be_replaced_ends_session(stage: Stage) -> None:
     stage.receive(stage.redirect(stage.begin()))
     [record] = (stage.root / "oauth" / "grants").iterdir()
     record.write_text(record.read_text()[:100])
@@ -217,7 +215,7 @@ def test_a_grant_that_cannot_be_replaced_ends_the_session(stage: Stage) -> None:
     assert _status(stage, required) == ("failed", "E_OAUTH_STORE")
 
 
-def test_unreachable_provider_ends_the_session_and_the_next_request_starts_a_new_one(stage: Stage) -> None:
+def test_unreachable_provider_ends_session_and_next_request_starts_anew(stage: Stage) -> None:
     required = stage.begin()
     query = stage.redirect(required)
     stage.server.behave(is_out=True)
@@ -226,7 +224,7 @@ def test_unreachable_provider_ends_the_session_and_the_next_request_starts_a_new
     assert stage.begin().auth_session_id != required.auth_session_id
 
 
-def test_a_wrong_client_secret_is_refused_without_being_told(make_stage: MakeStage) -> None:
+def test_wrong_client_secret_is_refused_but_not_shown(make_stage: MakeStage) -> None:
     client = {"clientId": {"value": "goondan"}, "clientSecret": {"value": "wrong-secret"}}
     stage = make_stage(client=client)
     query = stage.redirect(stage.begin())
@@ -238,7 +236,7 @@ def test_a_wrong_client_secret_is_refused_without_being_told(make_stage: MakeSta
     assert "wrong-secret" not in refused.value.message and query["code"] not in refused.value.message
 
 
-def test_without_a_callback_address_no_user_is_sent_to_the_provider(stage: Stage) -> None:
+def test_missing_callback_address_sends_no_user_to_provider(stage: Stage) -> None:
     nowhere = dataclasses.replace(stage.manager.consent, public_url=None)
 
     with pytest.raises(OAuthError, match="callback") as refused:
@@ -257,7 +255,7 @@ def test_without_a_callback_address_no_user_is_sent_to_the_provider(stage: Stage
         ({"endpoints": {"tokenUrl": "https://provider.example/token"}}, "authorizationUrl"),
     ],
 )
-def test_an_app_that_lacks_something_stores_no_session(
+def test_app_that_lacks_something_stores_no_session(
     make_stage: MakeStage, lacking: dict[str, Any], named: str
 ) -> None:
     stage = make_stage(**lacking)
@@ -267,9 +265,7 @@ def test_an_app_that_lacks_something_stores_no_session(
     assert list(stage.store.sessions()) == []
 
 
-def test_an_app_without_a_device_endpoint_cannot_ask_for_a_device_code(
-    make_stage: MakeStage, stage: Stage
-) -> None:
+def test_app_without_device_endpoint_gets_no_device_code(make_stage: MakeStage, stage: Stage) -> None:
     endpoints = {"authorizationUrl": f"{stage.server.url}/authorize", "tokenUrl": f"{stage.server.url}/token"}
     lacking = make_stage(flow="deviceCode", endpoints=endpoints)
 

@@ -80,7 +80,7 @@ def call(running_town: Town, tool: str, args: Any = None, **fields: Any) -> Any:
 
 
 @pytest.mark.requirement("oauth.context")
-def test_the_slack_tool_posts_once_its_user_has_consented(running_town: Town) -> None:
+def test_slack_tool_posts_once_its_user_has_consented(running_town: Town) -> None:
     message = {"channel": "C123", "text": "안녕하세요"}
     asked = call(running_town, "slack.postMessage", message)
     assert asked.output["status"] == "authorization_required"
@@ -102,7 +102,7 @@ def test_the_slack_tool_posts_once_its_user_has_consented(running_town: Town) ->
     assert narrow.output == {"status": "authorization_required"}  # the consent was for chat:write only
 
 
-def test_what_stands_in_the_way_of_a_token_has_its_code(running_town: Town) -> None:
+def test_each_obstacle_to_token_has_its_code(running_town: Town) -> None:
     app = {"oauthAppRef": {"kind": "OAuthApp", "name": "slack-bot"}}
     answers = [
         call(running_town, "slack.ask", {**app, "scopes": ["channels:read"]}),
@@ -135,7 +135,7 @@ def write_typescript(place: Path, server_url: str, spec: dict[str, Any]) -> Path
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_slack_tool_in_typescript_posts_once_its_user_has_consented(
+def test_typescript_slack_tool_posts_after_user_consent(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOONDAN_JAVASCRIPT", runtime(name).program)

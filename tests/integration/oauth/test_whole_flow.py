@@ -36,7 +36,7 @@ def on_behalf_of(user: str) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("oauth.tool-result", "oauth.flow.auth-granted", "oauth.flow.resume-context")
-def test_a_consent_in_the_browser_wakes_the_agent_and_the_tool_call_then_succeeds(running_town: Town) -> None:
+def test_browser_consent_wakes_agent_and_tool_call_succeeds(running_town: Town) -> None:
     asked = running_town.call("slack__post")
     assert asked.output["status"] == "authorization_required"
 
@@ -57,7 +57,7 @@ def test_a_consent_in_the_browser_wakes_the_agent_and_the_tool_call_then_succeed
     assert httpx2.get(place).status_code == 409
 
 
-def test_a_step_shows_the_consent_that_its_agent_waits_for(running_town: Town) -> None:
+def test_step_shows_consent_that_its_agent_waits_for(running_town: Town) -> None:
     given = on_behalf_of("U2")
     asked = running_town.call("slack__post", **given)
 
@@ -70,7 +70,7 @@ def test_a_step_shows_the_consent_that_its_agent_waits_for(running_town: Town) -
     assert others.step().blocks == ()
 
 
-def test_async_tools_are_answered_too_and_every_refusal_has_its_code(running_town: Town) -> None:
+def test_async_tools_are_answered_and_refusals_have_codes(running_town: Town) -> None:
     given = on_behalf_of("U3")
     assert running_town.call("slack__check", **given).output["status"] == "authorization_required"
     assert (
@@ -81,9 +81,7 @@ def test_async_tools_are_answered_too_and_every_refusal_has_its_code(running_tow
 
 @pytest.mark.requirement("oauth.refresh.single-flight")
 @pytest.mark.parametrize(("tool", "user"), [("slack__post", "U4"), ("slack__check", "U5")])
-def test_a_call_that_ends_while_its_token_is_refreshed_loses_no_grant(
-    running_town: Town, tool: str, user: str
-) -> None:
+def test_call_ending_during_token_refresh_loses_no_grant(running_town: Town, tool: str, user: str) -> None:
     given, server = on_behalf_of(user), running_town.server
     server.behave(token_lifetime=4)
     asked = running_town.call("slack__post", **given)
@@ -105,7 +103,7 @@ def test_a_call_that_ends_while_its_token_is_refreshed_loses_no_grant(
 
 
 @pytest.mark.requirement("oauth.refresh.stored")
-def test_a_worker_that_is_stopped_while_it_refreshes_a_token_for_a_call_that_has_ended_stores_it_first(
+def test_stopped_worker_stores_token_refreshed_for_ended_call(
     running_town: Town,
 ) -> None:
     given, server, stack = on_behalf_of("U6"), running_town.server, running_town.stack
@@ -131,7 +129,7 @@ def test_a_worker_that_is_stopped_while_it_refreshes_a_token_for_a_call_that_has
 
 
 @pytest.mark.requirement("oauth.secrets.never-shown")
-def test_no_secret_stands_anywhere_that_it_was_not_handed_out_to(own_town: Town) -> None:
+def test_secrets_appear_only_where_handed_out(own_town: Town) -> None:
     stack = own_town.stack
     with monitored(stack.redis_url) as sent:
         asked = own_town.call("slack__post")
@@ -159,7 +157,7 @@ def test_no_secret_stands_anywhere_that_it_was_not_handed_out_to(own_town: Town)
     assert places_of(seen["states"][0], without_links) == []
 
 
-def test_the_search_finds_what_is_written_down(running_town: Town) -> None:
+def test_search_finds_planted_secret(running_town: Town) -> None:
     with monitored(running_town.stack.redis_url) as sent:
         running_town.call("slack__check", {"note": "a secret that is written down"})
         wait_until(lambda: places_of("a secret that is written down", list(sent)))

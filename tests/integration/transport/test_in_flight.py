@@ -62,9 +62,7 @@ def renewed_at(redis: Redis) -> float:
     return rows[0][1]
 
 
-def test_a_message_is_in_flight_until_it_is_acknowledged(
-    make: Callable[[], QueueReader], redis: Redis
-) -> None:
+def test_message_is_in_flight_until_it_is_acknowledged(make: Callable[[], QueueReader], redis: Redis) -> None:
     push(redis, "one", "two", "three")
     tags = reserved(make(), 3)
     assert in_flight(redis) == 3
@@ -73,9 +71,7 @@ def test_a_message_is_in_flight_until_it_is_acknowledged(
     assert (in_flight(redis), waiting(redis)) == (1, [])
 
 
-def test_a_message_without_a_wake_up_is_found_while_another_queue_never_runs_empty(
-    make: Callable[[], QueueReader], redis: Redis
-) -> None:
+def test_busy_queue_hides_no_message_without_wake_up(make: Callable[[], QueueReader], redis: Redis) -> None:
     reader = make()
     push(redis, "one")
     reserved(reader, 1, QUEUE, OTHER)
@@ -90,7 +86,7 @@ def test_a_message_without_a_wake_up_is_found_while_another_queue_never_runs_emp
     wait_until(is_found)
 
 
-def test_messages_of_a_dead_worker_come_back_in_their_order(
+def test_dead_workers_messages_come_back_in_order(
     make: Callable[[], QueueReader], redis: Redis, left: LeftMessages
 ) -> None:
     names = [f"call-{number}" for number in range(90)]  # more than one look takes
@@ -105,7 +101,7 @@ def test_messages_of_a_dead_worker_come_back_in_their_order(
     assert waiting(redis) == names
 
 
-def test_messages_of_a_live_worker_stay_its_own(
+def test_messages_of_live_worker_stay_its_own(
     make: Callable[[], QueueReader], redis: Redis, left: LeftMessages
 ) -> None:
     push(redis, "one")
@@ -120,7 +116,7 @@ def test_messages_of_a_live_worker_stay_its_own(
     assert waiting(redis) == []
 
 
-def test_a_late_acknowledgement_leaves_the_reservation_of_the_new_worker(
+def test_late_acknowledgement_leaves_reservation_of_new_worker(
     make: Callable[[], QueueReader], redis: Redis, left: LeftMessages
 ) -> None:
     push(redis, "one")

@@ -98,7 +98,7 @@ def learnt(reader: QueueReader) -> QueueReader:
     return reader
 
 
-def test_a_call_comes_with_the_wake_up(make: Callable[..., QueueReader], redis: Redis) -> None:
+def test_call_comes_with_wake_up(make: Callable[..., QueueReader], redis: Redis) -> None:
     waits = Waiting(learnt(make()), redis)
     before = scripts_run(redis)
     push(redis, "one")
@@ -108,7 +108,7 @@ def test_a_call_comes_with_the_wake_up(make: Callable[..., QueueReader], redis: 
     assert redis.hlen(IN_FLIGHT) == 0
 
 
-def test_a_reader_that_waits_takes_several_messages_along(
+def test_reader_that_waits_takes_several_messages_along(
     make: Callable[..., QueueReader], redis: Redis
 ) -> None:
     waits = Waiting(learnt(make()), redis)
@@ -117,16 +117,14 @@ def test_a_reader_that_waits_takes_several_messages_along(
     assert (len(batch.claims), batch.is_full, waiting(redis)) == (3, False, [])
 
 
-def test_a_reader_that_waits_takes_no_more_than_it_may(
-    make: Callable[..., QueueReader], redis: Redis
-) -> None:
+def test_waiting_reader_takes_no_more_than_allowed(make: Callable[..., QueueReader], redis: Redis) -> None:
     waits = Waiting(learnt(make()), redis, ahead=2)
     push(redis, "one", "two", "three")
     batch = waits.end()
     assert (len(batch.claims), batch.is_full, waiting(redis)) == (2, True, ["three"])
 
 
-def test_the_next_reservation_takes_the_rest(make: Callable[..., QueueReader], redis: Redis) -> None:
+def test_next_reservation_takes_rest(make: Callable[..., QueueReader], redis: Redis) -> None:
     reader = learnt(make())
     waits = Waiting(reader, redis, ahead=1)
     push(redis, "one", "two", "three")
@@ -134,7 +132,7 @@ def test_the_next_reservation_takes_the_rest(make: Callable[..., QueueReader], r
     assert len(reader.reserve([QUEUE], 8, 0).claims) == 2
 
 
-def test_of_what_is_taken_beyond_the_credit_half_is_left(
+def test_reservation_beyond_credit_leaves_half_of_messages(
     make: Callable[..., QueueReader], redis: Redis
 ) -> None:
     push(redis, *(str(number) for number in range(10)))
@@ -142,7 +140,7 @@ def test_of_what_is_taken_beyond_the_credit_half_is_left(
     assert redis.llen(QUEUE) == 5
 
 
-def test_what_was_posted_is_answered_while_the_reader_waits(
+def test_posted_scripts_are_answered_while_reader_waits(
     make: Callable[..., QueueReader], redis: Redis
 ) -> None:
     reader = make()
@@ -157,14 +155,14 @@ def test_what_was_posted_is_answered_while_the_reader_waits(
     assert answers == [b"one", b"two"]
 
 
-def test_a_wait_ends_when_the_reader_is_woken(make: Callable[..., QueueReader], redis: Redis) -> None:
+def test_wait_ends_when_reader_is_woken(make: Callable[..., QueueReader], redis: Redis) -> None:
     waits = Waiting(reader := make(), redis)
     wait_until(lambda: reader._is_waiting)
     reader.wake()
     assert not waits.end().claims
 
 
-def test_new_terms_hold_for_the_next_message(make: Callable[..., QueueReader], redis: Redis) -> None:
+def test_new_terms_hold_for_next_message(make: Callable[..., QueueReader], redis: Redis) -> None:
     reader = make()
     waits = Waiting(reader, redis)
     wait_until(lambda: reader._is_waiting)
@@ -176,7 +174,7 @@ def test_new_terms_hold_for_the_next_message(make: Callable[..., QueueReader], r
     assert [claim for _, _, claim in reader.reserve([QUEUE], 1, 0).claims] == [[b"new"]]
 
 
-def test_what_is_not_claimed_stays_for_a_reservation_that_takes_all_and_in_its_order(
+def test_unclaimed_messages_stay_in_order_for_full_reservation(
     make: Callable[..., QueueReader], redis: Redis
 ) -> None:
     reader = learnt(make())
@@ -198,9 +196,7 @@ def test_without_terms_nothing_is_reserved_while_it_waits(
     assert len(reader.reserve([QUEUE], 1, 0).messages) == 1
 
 
-def test_many_queues_are_not_looked_at_for_each_message(
-    make: Callable[..., QueueReader], redis: Redis
-) -> None:
+def test_many_queues_are_not_checked_per_message(make: Callable[..., QueueReader], redis: Redis) -> None:
     queues = tuple(f"agent.a{number}" for number in range(queue_reader.MOST_RESERVED_AHEAD + 1))
     reader = make()
     waits = Waiting(reader, redis, queues)
@@ -209,7 +205,7 @@ def test_many_queues_are_not_looked_at_for_each_message(
     assert [queue for queue, _, _ in reader.reserve(queues, 1, 0).claims] == [queues[3]]
 
 
-def test_a_user_that_may_not_ask_for_its_id_reserves_nothing_while_it_waits(
+def test_user_barred_from_client_id_waits_without_reserving(
     make: Callable[..., QueueReader], redis: Redis, url: str
 ) -> None:
     redis.acl_setuser("weak", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-client"])
@@ -220,9 +216,7 @@ def test_a_user_that_may_not_ask_for_its_id_reserves_nothing_while_it_waits(
     assert len(reader.reserve([QUEUE], 1, 0).claims) == 1
 
 
-def test_a_redis_that_has_forgotten_its_scripts_is_taught_again(
-    make: Callable[..., QueueReader], redis: Redis
-) -> None:
+def test_scripts_forgotten_by_redis_are_loaded_again(make: Callable[..., QueueReader], redis: Redis) -> None:
     reader = learnt(make())
     waits = Waiting(reader, redis)
     redis.script_flush()
@@ -248,9 +242,7 @@ def test_lost_connection_raises_in_every_waiting_thread(
     assert answers[1:] == [1]
 
 
-def test_what_was_reserved_counts_though_the_wait_ends_with_an_error(
-    make: Callable[..., QueueReader], redis: Redis
-) -> None:
+def test_reserved_messages_survive_error_ending_wait(make: Callable[..., QueueReader], redis: Redis) -> None:
     reader = learnt(make())
     waits = Waiting(reader, redis)
     push(redis, "one", ring=False)
@@ -272,7 +264,7 @@ def odd(redis: Redis) -> None:
     redis.set(f"{IN_FLIGHT_INDEX}:odd", "packed")
 
 
-def test_a_message_whose_claim_fails_stays_in_flight_and_the_others_come(
+def test_failed_claim_leaves_only_its_message_in_flight(
     make: Callable[..., QueueReader], redis: Redis, odd: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     push(redis, "one", "odd", "two")
@@ -283,7 +275,7 @@ def test_a_message_whose_claim_fails_stays_in_flight_and_the_others_come(
     assert "WRONGTYPE" in caplog.text
 
 
-def test_a_message_whose_claim_fails_while_the_reader_waits_stays_in_flight(
+def test_failed_claim_during_wait_leaves_message_in_flight(
     make: Callable[..., QueueReader], redis: Redis, odd: None
 ) -> None:
     waits = Waiting(learnt(make(claim_on_reserve=CLAIM_ALL_BUT_ONE)), redis)
@@ -293,14 +285,14 @@ def test_a_message_whose_claim_fails_while_the_reader_waits_stays_in_flight(
     assert redis.hlen(IN_FLIGHT) == 1
 
 
-def test_a_reservation_that_fails_is_told(make: Callable[..., QueueReader], redis: Redis) -> None:
+def test_failed_reservation_is_raised(make: Callable[..., QueueReader], redis: Redis) -> None:
     redis.set(IN_FLIGHT, "no hash")
     push(redis, "limited")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         make().reserve([QUEUE], 8, 0)
 
 
-def test_the_wake_up_key_goes_when_its_queue_is_empty(make: Callable[..., QueueReader], redis: Redis) -> None:
+def test_empty_queues_wake_up_key_is_removed(make: Callable[..., QueueReader], redis: Redis) -> None:
     push(redis, "one", "two")
     reader = make()
     assert reader.reserve([QUEUE], 1, 0).is_full
@@ -309,7 +301,7 @@ def test_the_wake_up_key_goes_when_its_queue_is_empty(make: Callable[..., QueueR
     assert redis.exists(wake_up_key(QUEUE)) == 0
 
 
-def test_of_many_queues_a_reservation_names_a_few_and_all_have_their_turn(
+def test_reservations_name_few_queues_and_reach_all(
     make: Callable[..., QueueReader], redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = [f"agent.a{number}" for number in range(100)]
@@ -331,7 +323,7 @@ def test_of_many_queues_a_reservation_names_a_few_and_all_have_their_turn(
     assert max(named) == queue_reader.MOST_HOT
 
 
-def test_after_an_answer_that_cannot_be_handled_later_answers_reach_their_own_receivers(
+def test_later_answers_reach_receivers_after_unhandled_answer(
     make: Callable[..., QueueReader],
 ) -> None:
     reader = make()

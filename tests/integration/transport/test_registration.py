@@ -32,7 +32,7 @@ def run(program: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_transport_takes_effect_though_kombu_has_made_connections_before() -> None:
+def test_transport_takes_effect_after_earlier_kombu_connections() -> None:
     done = run(
         BEFORE
         + """
@@ -53,7 +53,7 @@ for url in URLS:
         ("return", "kombu.transport.redis:Transport, which ends when Redis accepts"),
     ],
 )
-def test_worker_whose_registration_has_no_effect_ends_and_says_why(
+def test_worker_with_ineffective_registration_ends_and_says_why(
     url: str, tmp_path: Path, registers: str, reason: str
 ) -> None:
     program = f"""

@@ -21,7 +21,7 @@ def connection_to(url: str) -> Connection:
 
 
 @pytest.mark.parametrize("admitted", range(4))
-def test_a_connection_that_fails_half_way_is_made_again(url: str, redis: Redis, admitted: int) -> None:
+def test_connection_that_fails_half_way_is_made_again(url: str, redis: Redis, admitted: int) -> None:
     with Proxy(url) as proxy:
         proxy.admit(admitted)
         with connection_to(proxy.url) as connection:
@@ -33,7 +33,7 @@ def test_a_connection_that_fails_half_way_is_made_again(url: str, redis: Redis, 
     assert redis.llen(QUEUE) == 1
 
 
-def test_a_redis_that_takes_no_writes_is_not_there_yet(url: str, redis: Redis) -> None:
+def test_redis_refusing_writes_counts_as_not_ready(url: str, redis: Redis) -> None:
     with connection_to(url) as connection:
         redis.config_set("min-replicas-to-write", 1)
         try:
@@ -44,7 +44,7 @@ def test_a_redis_that_takes_no_writes_is_not_there_yet(url: str, redis: Redis) -
         connection.ensure_connection(max_retries=1, interval_start=0)
 
 
-def test_celery_knows_the_queues_and_takes_no_messages(url: str, redis: Redis) -> None:
+def test_celery_knows_queues_and_takes_no_messages(url: str, redis: Redis) -> None:
     push(redis, "one")
     with connection_to(url) as connection:
         consumer = QueueNames(connection, [Queue(QUEUE)])
@@ -59,7 +59,7 @@ def test_celery_knows_the_queues_and_takes_no_messages(url: str, redis: Redis) -
     assert waiting(redis) == ["one"]
 
 
-def test_what_the_transport_needs_inside_kombu_is_there() -> None:
+def test_kombu_has_attributes_that_transport_needs() -> None:
     needed = {
         kombu_redis.Channel: "conn_or_acquire",
         kombu_redis.Transport: "establish_connection",

@@ -6,14 +6,14 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.revisions.checkouts import BundleRef, Checkouts, RevisionSource
 
 
-def test_usual_shape_runs_the_bundle_itself(tmp_path: Path) -> None:
+def test_usual_shape_runs_bundle_itself(tmp_path: Path) -> None:
     bundle = bundle_for(Shape(), tmp_path / "bundle")
 
     assert bundle == BUNDLE
     assert set(load_bundle(bundle).agent_names(None)) == BUNDLED_QUEUES
 
 
-def test_copy_has_an_agent_for_each_of_many_queues(tmp_path: Path) -> None:
+def test_copy_has_agent_for_each_of_many_queues(tmp_path: Path) -> None:
     names = many_queues(200)
 
     bundle = load_bundle(bundle_for(Shape(queues=names), tmp_path / "bundle"))
@@ -28,7 +28,7 @@ def test_copy_has_an_agent_for_each_of_many_queues(tmp_path: Path) -> None:
     }
 
 
-def test_each_revision_can_be_checked_out_and_has_its_own_tool(tmp_path: Path) -> None:
+def test_each_revision_checks_out_with_own_tool(tmp_path: Path) -> None:
     bundle = revised_bundle(tmp_path / "bundle", 3)
     source, refs = RevisionSource.of(bundle), other_refs(bundle)
     checkouts = Checkouts(tmp_path / "cache", source)

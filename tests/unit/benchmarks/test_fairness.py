@@ -25,7 +25,7 @@ def test_runs_are_counted_from_their_last_claim() -> None:
     assert (since.begun, since.ended, since.worker) == (run.begun, run.ended, run.worker)
 
 
-def test_claims_are_read_from_the_events_of_workers() -> None:
+def test_claims_are_read_from_events_of_workers() -> None:
     events = [
         {"type": "task-received", "uuid": "a", "timestamp": time.time()},
         {"type": "task-started", "uuid": "b", "timestamp": time.time()},

@@ -8,7 +8,7 @@ def test_median_ignores_one_disturbed_turn() -> None:
     assert Samples("ms", {"a": [1_000, 10, 1_020]}).median("a") == 1_000
 
 
-def test_neither_ours_nor_the_raw_loop_is_a_peer() -> None:
+def test_neither_ours_nor_raw_loop_is_peer() -> None:
     samples = Samples("ms", {GOONDAN.name: [1], RAW_LOOP.name: [2], HUEY.name: [5], CELERY_SOLO.name: [7]})
 
     assert samples.best_peer() == HUEY.name
@@ -28,7 +28,7 @@ def test_ratio_to_zero_is_missing() -> None:
     assert Samples("bytes", {"ours": [4], "theirs": [0]}).ratio("ours", "theirs") is None
 
 
-def test_systems_are_compared_with_ours_and_with_the_best_peer() -> None:
+def test_systems_are_compared_with_ours_and_best_peer() -> None:
     samples = Samples("ms", {GOONDAN.name: [2, 3, 4], HUEY.name: [1.5], RQ.name: [30]})
 
     table = samples.comparison("p50")
@@ -41,7 +41,7 @@ def test_systems_are_compared_with_ours_and_with_the_best_peer() -> None:
     ]
 
 
-def test_processor_time_is_compared_with_the_cheapest_and_wall_time_with_the_fastest_peer() -> None:
+def test_processor_and_wall_time_have_separate_reference_peers() -> None:
     costs = Costs(
         {
             GOONDAN.name: [Cost(producer=20, worker=50, redis=30, wall=100, traffic=2_000)],
@@ -63,7 +63,7 @@ def test_processor_time_is_compared_with_the_cheapest_and_wall_time_with_the_fas
     ]
 
 
-def test_costs_are_compared_with_the_reference_that_is_named() -> None:
+def test_costs_are_compared_with_reference_that_is_named() -> None:
     one, two = (Cost(producer=10, worker=total, redis=10, wall=50, traffic=1) for total in (80, 180))
     costs = Costs({"one": [one], "two": [two]})
 
@@ -73,7 +73,7 @@ def test_costs_are_compared_with_the_reference_that_is_named() -> None:
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (100, 100)])
-def test_percentile_is_one_of_the_figures(percent: float, expected: float) -> None:
+def test_percentile_is_one_of_figures(percent: float, expected: float) -> None:
     assert percentile([float(figure) for figure in range(100, 0, -1)], percent) == expected
 
 

@@ -15,7 +15,7 @@ def test_without_options_everything_is_measured_in_full() -> None:
     assert options.folder.name == "benchmarks"
 
 
-def test_single_amounts_win_over_those_of_a_quick_run(tmp_path: Path) -> None:
+def test_single_amounts_win_over_those_of_quick_run(tmp_path: Path) -> None:
     options = read_options(
         ["--quick", "--calls", "40", "--only", "memory", "--only", "queues", "--folder", str(tmp_path)],
         CASES,
@@ -33,14 +33,14 @@ def test_single_amounts_win_over_those_of_a_quick_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5", ""])
-def test_amount_that_is_not_a_count_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_amount_that_is_not_count_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read_options(["--calls", wrong], CASES)
 
     assert "--calls: must be a whole number from 1" in capsys.readouterr().err
 
 
-def test_unknown_case_is_refused_and_the_known_ones_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_case_is_refused_and_known_ones_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read_options(["--only", "cals"], CASES)
 

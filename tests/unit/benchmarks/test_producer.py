@@ -31,7 +31,7 @@ def one_queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_a_burst_submits_every_call_in_batches() -> None:
+def test_burst_submits_every_call_in_batches() -> None:
     producer = Echo()
 
     answer = burst(producer, {"calls": 120, "batch": 50})
@@ -40,7 +40,7 @@ def test_a_burst_submits_every_call_in_batches() -> None:
     assert answer["ended"] > 0
 
 
-def test_a_batch_of_one_is_one_by_one() -> None:
+def test_batch_of_one_submits_calls_singly() -> None:
     producer = Echo()
 
     burst(producer, {"calls": 3, "batch": 1})
@@ -48,7 +48,7 @@ def test_a_batch_of_one_is_one_by_one() -> None:
     assert producer.submissions == [1, 1, 1]
 
 
-def test_a_system_that_answers_something_else_has_no_figures() -> None:
+def test_system_that_answers_something_else_has_no_figures() -> None:
     with pytest.raises(ValueError, match="4 of 4 outputs are wrong"):
         burst(Echo({"a": "other"}), {"calls": 4, "batch": 1})
 
@@ -63,7 +63,7 @@ def test_one_at_a_time_times_every_call() -> None:
     assert producer.submissions == [1] * 7
 
 
-def test_stream_submits_its_batches_and_returns_where_each_call_ran() -> None:
+def test_stream_submits_batches_and_returns_where_calls_ran() -> None:
     producer = Echo({"begun": 1.0, "ended": 2.0, "worker": 7})
 
     answer = stream(

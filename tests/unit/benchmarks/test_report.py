@@ -32,14 +32,14 @@ def test_report_says_which_aims_were_met() -> None:
     assert "| cost: at most 20 % | - | - |" in rows
 
 
-def test_run_on_a_busy_machine_says_so() -> None:
+def test_report_notes_busy_machine() -> None:
     busy = replace(RUN, machine=replace(MACHINE, load=1.9))
 
     assert "The machine was busy" not in report(RUN, [], chart=None)
     assert "The machine was busy" in report(busy, [], chart=None)
 
 
-def test_quick_run_says_so() -> None:
+def test_report_notes_quick_run() -> None:
     assert "A quick run" not in report(RUN, [], chart=None)
     assert "A quick run" in report(replace(RUN, is_quick=True), [], chart=None)
 
@@ -56,7 +56,7 @@ def test_missing_and_failed_systems_are_named() -> None:
     assert "(c.svg)" in text
 
 
-def test_tables_of_the_first_section_come_before_everything_else() -> None:
+def test_tables_of_first_section_come_before_everything_else() -> None:
     sections = [
         Section(name, "", [Table("", (name,), [("1",)])], [at_most("aim", 1, 1)])
         for name in ("first", "second")

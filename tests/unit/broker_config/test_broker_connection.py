@@ -24,7 +24,7 @@ def refuse_with(monkeypatch: pytest.MonkeyPatch, reasons: Iterator[str]) -> None
     monkeypatch.setattr("kombu.utils.functional.sleep", lambda seconds: None)
 
 
-def test_a_lost_broker_is_looked_for_every_few_seconds_and_at_first_sooner(
+def test_lost_broker_is_retried_soon_then_regularly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refuse_with(monkeypatch, map(str, range(99)))
@@ -36,16 +36,16 @@ def test_a_lost_broker_is_looked_for_every_few_seconds_and_at_first_sooner(
     assert 2.5 < waits[-1] < 3.5
 
 
-def test_a_caller_may_wait_otherwise() -> None:
+def test_caller_may_wait_otherwise() -> None:
     with BrokerConnection(AWAY) as connection, pytest.raises(OperationalError):
         connection.ensure_connection(max_retries=1, interval_start=0)
 
 
-def test_workers_connect_so() -> None:
+def test_workers_use_our_broker_connection() -> None:
     assert app.amqp.Connection is BrokerConnection
 
 
-def test_each_reason_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_reason_in_turn_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_with(monkeypatch, iter(["away", "away", "full", "full", "away", "away"]))
     told: list[str] = []
     with BrokerConnection(AWAY) as connection, pytest.raises(OperationalError):
@@ -53,5 +53,5 @@ def test_each_reason_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == ["away", "full"]
 
 
-def test_a_worker_never_gives_its_broker_up() -> None:
+def test_worker_never_gives_its_broker_up() -> None:
     assert celery_options(Settings.load(), [])["broker_connection_max_retries"] is None

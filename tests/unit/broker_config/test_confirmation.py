@@ -30,7 +30,7 @@ def barrier(confirmation: Confirmation) -> list[Sent]:
     return [Sent(one) for one in confirmation.barrier]
 
 
-def test_without_a_setting_no_script_waits_for_replicas() -> None:
+def test_without_setting_no_script_waits_for_replicas() -> None:
     scripts = Scripts.read(Settings())
 
     assert {getattr(scripts, name).confirmation for name in Scripts.__slots__} == {None}
@@ -55,7 +55,7 @@ def test_only_accepted_calls_and_marks_require_replicas() -> None:
         ({"wait_replicas": 1, "wait_aof": "on"}, ("WAITAOF", 1, 1, 1000)),
     ],
 )
-def test_a_barrier_writes_and_then_waits(settings: dict[str, Any], command: tuple[Any, ...]) -> None:
+def test_barrier_writes_and_then_waits(settings: dict[str, Any], command: tuple[Any, ...]) -> None:
     write, wait = confirmation(**settings).barrier
 
     assert write.command[:2] == ("SET", "goondan:barrier")
@@ -63,13 +63,13 @@ def test_a_barrier_writes_and_then_waits(settings: dict[str, Any], command: tupl
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 3.5])
-def test_a_wait_that_outlasts_the_socket_is_refused(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def test_wait_that_outlasts_socket_is_refused(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setenv("GOONDAN_WAIT_SECONDS", str(seconds))
     with pytest.raises(SettingsError, match="GOONDAN_WAIT_SECONDS"):
         Settings.load()
 
 
-def test_answers_are_withheld_until_the_barrier_is_answered() -> None:
+def test_answers_are_withheld_until_barrier_is_answered() -> None:
     required = confirmation()
     unanswered = Unanswered[Sent]()
     first, marked, behind = script(), script(required), script()
@@ -83,7 +83,7 @@ def test_answers_are_withheld_until_the_barrier_is_answered() -> None:
     assert (unanswered.due, unanswered.barriers) == (0, 0)
 
 
-def test_too_few_replicas_fail_only_the_scripts_that_require_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_too_few_replicas_fail_only_scripts_requiring_them(caplog: pytest.LogCaptureFixture) -> None:
     required, wanted = confirmation(), confirmation(is_required=False)
     unanswered = Unanswered[Sent]()
     sent = [script(required), script(wanted), script()]
@@ -100,7 +100,7 @@ def test_too_few_replicas_fail_only_the_scripts_that_require_them(caplog: pytest
     assert caplog.messages == []
 
 
-def test_results_that_too_few_replicas_have_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_underreplicated_results_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     wanted = confirmation(is_required=False)
 
     faults = [wanted.fault("OK", replicas) for replicas in (1, 0, 2, 1)]
@@ -109,7 +109,7 @@ def test_results_that_too_few_replicas_have_are_logged_once(caplog: pytest.LogCa
     assert len(caplog.messages) == 2
 
 
-def test_a_master_that_is_demoted_while_it_waits_fails_results_too() -> None:
+def test_master_demoted_during_wait_fails_results_too() -> None:
     wanted = confirmation(is_required=False)
     unanswered = Unanswered[Sent]()
     unanswered.add([script(wanted)])
@@ -121,7 +121,7 @@ def test_a_master_that_is_demoted_while_it_waits_fails_results_too() -> None:
     assert [answer for _, answer in answered] == [demoted]
 
 
-def test_the_error_of_a_script_is_not_replaced_by_the_barriers() -> None:
+def test_error_of_script_is_not_replaced_by_barriers() -> None:
     required = confirmation()
     unanswered = Unanswered[Sent]()
     unanswered.add([script(required)])
@@ -133,7 +133,7 @@ def test_the_error_of_a_script_is_not_replaced_by_the_barriers() -> None:
     assert [answer for _, answer in answered] == [own]
 
 
-def test_a_lost_connection_gives_up_scripts_but_no_barriers() -> None:
+def test_lost_connection_gives_up_scripts_but_no_barriers() -> None:
     required = confirmation()
     unanswered = Unanswered[Sent]()
     sent = [script(required), script()]
@@ -153,6 +153,6 @@ def test_a_lost_connection_gives_up_scripts_but_no_barriers() -> None:
         ([1, 0], "the master and 0 of 1 replicas have synced it to disk within 1 s"),
     ],
 )
-def test_a_write_that_is_not_on_disk_is_not_confirmed(answer: list[int], said: str) -> None:
+def test_write_not_on_disk_is_not_confirmed(answer: list[int], said: str) -> None:
     assert str(confirmation(wait_replicas=1, wait_aof="on").fault("OK", answer)) == said
     assert confirmation(wait_replicas=1, wait_aof="on").fault("OK", [1, 1]) is None

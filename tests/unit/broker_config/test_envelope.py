@@ -20,13 +20,13 @@ def changed(**fields: Any) -> bytes:
     return json.dumps({**WRITTEN, **fields}).encode()
 
 
-def test_a_message_is_read_as_it_was_written_but_for_the_queue_that_it_names() -> None:
+def test_message_is_read_as_written_except_queue() -> None:
     message = read_envelope(MESSAGE.to_redis(), "agent.painter")
     assert (message["headers"], message["body"]) == (WRITTEN["headers"], WRITTEN["body"])
     assert message["properties"]["delivery_info"] == {"exchange": "", "routing_key": "agent.painter"}
 
 
-def test_a_body_in_base64_is_decoded_once() -> None:
+def test_body_in_base64_is_decoded_once() -> None:
     properties = {**WRITTEN["properties"], "body_encoding": "base64"}
     message = read_envelope(changed(body="W10=", properties=properties), "agent.coder")
     assert message["body"] == b"[]"
@@ -57,7 +57,7 @@ def test_a_body_in_base64_is_decoded_once() -> None:
         (changed(properties={"body_encoding": "base64"}, body="é"), "ASCII"),
     ],
 )
-def test_what_would_end_a_worker_is_not_a_message(data: bytes, reason: str) -> None:
+def test_message_that_would_end_worker_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         read_envelope(data, "agent.coder")
 
@@ -72,7 +72,7 @@ def compressed(body: bytes, compression: Any = "application/x-gzip") -> bytes:
 GREEDY = b"]" + b"\xff" * 4 + b"\xff" * 8 + lzma.compress(b"[]", format=lzma.FORMAT_ALONE)[13:]
 
 
-def test_a_compressed_body_is_decompressed_once() -> None:
+def test_compressed_body_is_decompressed_once() -> None:
     message = read_envelope(compressed(zlib.compress(b"[]")), "agent.coder")
     assert message["body"] == b"[]"
     assert "compression" not in message["headers"]
@@ -88,9 +88,7 @@ def test_a_compressed_body_is_decompressed_once() -> None:
         (compressed(GREEDY, "application/x-lzma"), "cannot be decompressed: Memory usage limit"),
     ],
 )
-def test_a_body_that_cannot_be_decompressed_or_grows_without_end_is_not_a_message(
-    data: bytes, reason: str
-) -> None:
+def test_undecompressible_or_endless_body_is_no_message(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         read_envelope(data, "agent.coder")
 
@@ -101,7 +99,7 @@ def test_headers_of_another_type_are_left_out() -> None:
     assert read == {key: value for key, value in headers.items() if key not in {"shadow", "eta", "timelimit"}}
 
 
-def test_no_depth_of_nesting_with_half_a_character_is_more_than_a_value_error() -> None:
+def test_nested_half_character_raises_only_value_error() -> None:
     for depth in range(1, 1_500):
         deep = '["\\uD800",' + "[" * depth + "]" * depth + "]"
         data = MESSAGE.to_redis().replace(b'"headers":{', b'"headers":{"own":%b,' % deep.encode(), 1)
@@ -111,7 +109,7 @@ def test_no_depth_of_nesting_with_half_a_character_is_more_than_a_value_error() 
             assert "nested too deeply" in str(error)
 
 
-def test_headers_with_half_a_character_are_left_out_and_whole_ones_stay() -> None:
+def test_only_headers_with_half_character_are_dropped() -> None:
     headers = {**WRITTEN["headers"], "kwargsrepr": "\ud800", "shadow": "\U0001f600"}
     read = read_envelope(changed(headers=headers), "agent.coder")["headers"]
     assert "kwargsrepr" not in read
@@ -145,7 +143,7 @@ MESSAGES = st.fixed_dictionaries(
 @given(
     st.binary() | MESSAGES.map(lambda fields: changed(**fields)) | JSON.map(lambda x: json.dumps(x).encode())
 )
-def test_whatever_it_is_it_is_a_message_that_can_be_sent_on_or_none(data: bytes) -> None:
+def test_any_data_is_sendable_message_or_value_error(data: bytes) -> None:
     try:
         message = read_envelope(data, "agent.coder")
     except ValueError:

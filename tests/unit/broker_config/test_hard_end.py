@@ -21,7 +21,7 @@ threading.Lock().acquire() and threading.Event().wait()
 """
 
 
-def test_a_process_that_does_not_end_by_itself_is_ended_at_the_earliest_time_that_was_set() -> None:
+def test_stuck_process_ends_at_earliest_set_time() -> None:
     stuck = subprocess.run([sys.executable, "-c", _STUCK], capture_output=True, text=True, timeout=60)
 
     assert stuck.returncode == EXIT_HARD

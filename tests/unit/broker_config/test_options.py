@@ -21,7 +21,7 @@ from broker_config.settings import Settings
         ("amqp://h?db=1", "amqp://h?db=1"),
     ],
 )
-def test_urls_are_spelt_as_celery_wants_them(ours: str, celerys: str) -> None:
+def test_urls_are_converted_to_celerys_spelling(ours: str, celerys: str) -> None:
     assert celery_url(ours) == celerys
 
 
@@ -31,7 +31,7 @@ def test_only_json_is_accepted() -> None:
     assert options["task_serializer"] == "json"
 
 
-def test_every_agents_queues_are_declared_without_a_binding() -> None:
+def test_every_agents_queues_are_declared_without_binding() -> None:
     queues = celery_options(Settings(), ["coder", "planner"])["task_queues"]
     assert [queue.name for queue in queues] == [
         "agent.coder",
@@ -48,10 +48,10 @@ def test_events_are_sent_unless_turned_off() -> None:
 
 
 @pytest.mark.parametrize("agent", ["coder", "a", "a-b", "events"])
-def test_a_queue_tells_its_agent(agent: str) -> None:
+def test_queue_tells_its_agent(agent: str) -> None:
     assert agent_of(call_queue(agent)) == agent
     assert agent_of(events_queue(agent)) == agent
 
 
-def test_a_foreign_queue_has_no_agent() -> None:
+def test_foreign_queue_has_no_agent() -> None:
     assert agent_of("celery") is None

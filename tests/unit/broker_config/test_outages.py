@@ -50,13 +50,13 @@ def run(retry: PatientRetry, command: Callable[[], str]) -> str:
     return retry.call_with_retry(command, lambda error: None)
 
 
-def test_a_stale_connection_is_replaced_though_nothing_is_to_be_retried() -> None:
+def test_stale_connection_is_replaced_even_without_retries() -> None:
     command = Command(failures=1)
     assert run(PatientRetry("here", 0), command) == "done"
     assert command.attempts == 2
 
 
-def test_without_time_the_second_failure_is_told_with_how_long_it_was_tried() -> None:
+def test_second_failure_without_retry_time_reports_time_tried() -> None:
     command = Command(failures=math.inf)
     with pytest.raises(RedisConnectionError) as raised:
         run(PatientRetry("here", 0), command)
@@ -66,20 +66,20 @@ def test_without_time_the_second_failure_is_told_with_how_long_it_was_tried() ->
     )
 
 
-def test_a_block_says_for_how_long_and_a_block_within_it_changes_nothing() -> None:
+def test_inner_block_keeps_retry_time_of_outer_block() -> None:
     command = Command(failures=2000)  # redis-py's backoff alone overflows at 1024
     with retrying(math.inf), reporting_outages():
         assert run(PatientRetry("here", 0), command) == "done"
 
 
-def test_outages_are_reported_at_once_where_that_is_wanted() -> None:
+def test_outages_are_reported_at_once_on_request() -> None:
     command = Command(failures=50)
     with reporting_outages(), pytest.raises(RedisConnectionError):
         run(PatientRetry("here", 60), command)
     assert command.attempts == 2
 
 
-def test_what_nobody_needs_any_more_is_not_tried_again() -> None:
+def test_command_no_longer_needed_is_not_retried() -> None:
     came = threading.Event()
     command = Command(failures=50, at={7: came.set})
     with retrying(math.inf, is_needless=came.is_set), pytest.raises(RedisConnectionError):
@@ -87,7 +87,7 @@ def test_what_nobody_needs_any_more_is_not_tried_again() -> None:
     assert command.attempts == 7
 
 
-def test_the_end_of_a_block_ends_what_threads_still_try_for_it() -> None:
+def test_end_of_retry_block_ends_its_threads_retries() -> None:
     begun, failed = threading.Event(), threading.Event()
     command = Command(failures=math.inf, at={3: begun.set})
 
@@ -103,7 +103,7 @@ def test_the_end_of_a_block_ends_what_threads_still_try_for_it() -> None:
     assert failed.wait(60)
 
 
-def test_connecting_within_a_command_is_not_tried_twice_as_long() -> None:
+def test_connecting_within_command_does_not_double_retries() -> None:
     connecting = Command(failures=math.inf)
     retry = PatientRetry("here", 0)
     with pytest.raises(RedisConnectionError):
@@ -112,7 +112,7 @@ def test_connecting_within_a_command_is_not_tried_twice_as_long() -> None:
 
 
 @pytest.mark.parametrize("error", [AuthenticationError("wrong password"), ResponseError("WRONGTYPE")])
-def test_an_error_that_does_not_pass_is_told_at_once(error: Exception) -> None:
+def test_permanent_error_is_raised_at_once(error: Exception) -> None:
     attempts = []
 
     def command() -> str:
@@ -124,7 +124,7 @@ def test_an_error_that_does_not_pass_is_told_at_once(error: Exception) -> None:
     assert len(attempts) <= 2
 
 
-def test_an_outage_is_logged_once_until_a_server_has_greeted(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_once_until_server_has_greeted(caplog: pytest.LogCaptureFixture) -> None:
     retry = PatientRetry("redis://h/0", 60)
     for _ in range(2):
         run(retry, lambda: run(retry, Command(failures=20)))
@@ -139,7 +139,7 @@ def test_an_outage_is_logged_once_until_a_server_has_greeted(caplog: pytest.LogC
     ] * 2
 
 
-def test_one_who_is_to_be_quiet_leaves_it_to_others_to_log_an_outage(
+def test_quiet_caller_leaves_outage_logging_to_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     retry = PatientRetry("redis://h/0", 60)
@@ -151,7 +151,7 @@ def test_one_who_is_to_be_quiet_leaves_it_to_others_to_log_an_outage(
     assert caplog.messages[0] == "Redis cannot be reached, trying until it is back: redis://h/0, away"
 
 
-def test_a_refusal_that_passes_is_waited_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_temporary_refusal_is_waited_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     retry = PatientRetry("redis://h/0", 60)
     for _ in range(2):
         assert run(retry, Command(failures=20, error=RefusedError)) == "done"
@@ -162,7 +162,7 @@ def test_a_refusal_that_passes_is_waited_out_and_logged_once(caplog: pytest.LogC
     ] * 2
 
 
-def test_a_server_that_is_no_master_is_left_and_a_full_one_is_not() -> None:
+def test_demoted_server_is_left_but_full_server_kept() -> None:
     left = []
     retry = PatientRetry("redis://h/0", 60)
     retry.on_demotion = lambda: left.append(1)

@@ -9,12 +9,12 @@ from broker_config.process_identity import this_process
 SHOW = "from broker_config.process_identity import this_process; us = this_process(); print(us.id, us.place)"
 
 
-def test_a_process_stays_the_same_and_is_known_by_its_number_and_host() -> None:
+def test_process_identity_is_stable_with_pid_and_host() -> None:
     assert this_process() == this_process()
     assert this_process().name == f"{os.getpid()}@{os.uname().nodename}"
 
 
-def test_another_process_beside_it_has_another_id_and_the_same_place() -> None:
+def test_neighbouring_process_shares_place_but_not_id() -> None:
     command = [sys.executable, "-c", SHOW]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
 

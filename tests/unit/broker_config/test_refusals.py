@@ -37,7 +37,7 @@ READONLY = "READONLY You can't write against a read only replica."
         ("UNBLOCKED force unblock from blocking operation, instance state changed", "UNBLOCKED"),
     ],
 )
-def test_a_refusal_that_passes_is_an_outage_wherever_it_occurred(answer: str, code: str) -> None:
+def test_refusal_that_passes_is_outage_wherever_it_occurred(answer: str, code: str) -> None:
     error = RefusalParser.parse_error(answer)
 
     assert isinstance(error, RefusedError)
@@ -57,21 +57,21 @@ def test_a_refusal_that_passes_is_an_outage_wherever_it_occurred(answer: str, co
         ("WRONGPASS invalid username-password pair or user is disabled.", AuthenticationError),
     ],
 )
-def test_what_would_be_answered_again_is_no_refusal_that_passes(answer: str, kind: type[RedisError]) -> None:
+def test_recurring_error_is_no_temporary_refusal(answer: str, kind: type[RedisError]) -> None:
     error = RefusalParser.parse_error(answer)
 
     assert isinstance(error, kind)
     assert not isinstance(error, RefusedError)
 
 
-def test_a_cluster_is_named_and_its_remedy_is_another_server() -> None:
+def test_cluster_is_named_and_remedy_is_another_server() -> None:
     error = RefusalParser.parse_error("MOVED 3999 127.0.0.1:6381")
 
     assert "MOVED 3999" in reason_unreachable("redis://h/0", error)
     assert "not part of a Cluster" in str(remedy_of(error))
 
 
-def test_script_position_is_cut_from_the_reason() -> None:
+def test_script_position_is_cut_from_reason() -> None:
     error = ResponseError(
         "Error running script (call to f_83): @user_script:43: @user_script: 43: -READONLY You can't write."
     )
@@ -88,11 +88,11 @@ def test_script_position_is_cut_from_the_reason() -> None:
         ("max number of clients reached", "maxclients"),
     ],
 )
-def test_a_known_refusal_has_its_remedy(said: str, remedy: str) -> None:
+def test_known_refusal_has_its_remedy(said: str, remedy: str) -> None:
     assert remedy in str(remedy_of(ResponseError(said)))
 
 
-def test_an_unknown_refusal_has_no_remedy_of_its_own() -> None:
+def test_unknown_refusal_has_no_remedy_of_its_own() -> None:
     assert remedy_of(ResponseError("ERR unknown command")) is None
 
 
@@ -108,7 +108,7 @@ OF_DEV = "goondan dev"
         "Authentication required.",
     ],
 )
-def test_refused_credentials_are_to_be_corrected_and_no_redis_to_be_started(said: str) -> None:
+def test_refused_credentials_suggest_correction_not_starting_redis(said: str) -> None:
     told = remedy_of(AuthenticationError(said), "redis://:x@redis.internal/0")
 
     assert told == "Correct user and password in GOONDAN_REDIS_URL: redis://user:password@host:6379/0."
@@ -122,21 +122,21 @@ def test_refused_credentials_are_to_be_corrected_and_no_redis_to_be_started(said
         ("unix:///run/redis.sock", "Start the Redis that GOONDAN_REDIS_URL or --redis-url names", False),
     ],
 )
-def test_a_url_that_leads_nowhere_is_told_from_none(url: str, start: str, is_of_dev: bool) -> None:
+def test_unreachable_configured_url_has_its_own_remedy(url: str, start: str, is_of_dev: bool) -> None:
     told = str(remedy_of(AWAY, url))
 
     assert told.startswith(start)
     assert (OF_DEV in told) is is_of_dev
 
 
-def test_where_another_dev_has_taken_the_port_its_line_is_to_be_pasted() -> None:
+def test_port_taken_by_another_dev_suggests_its_line() -> None:
     told = str(remedy_of(AuthenticationError("WRONGPASS"), "redis://:old@127.0.0.1:7000/0"))
 
     assert told.startswith("Correct user and password")
     assert OF_DEV in told
 
 
-def test_the_default_url_that_leads_nowhere_has_no_remedy_of_its_own() -> None:
+def test_unreachable_default_url_has_no_own_remedy() -> None:
     assert remedy_of(AWAY, "redis://127.0.0.1:6379/0") is None
 
 
@@ -149,7 +149,7 @@ def test_the_default_url_that_leads_nowhere_has_no_remedy_of_its_own() -> None:
         "user_script:3: no field Sentinel script: 2, on @user_script:3.",
     ],
 )
-def test_a_script_that_met_with_what_it_cannot_use_would_do_so_again(said: str) -> None:
+def test_script_error_on_unusable_data_would_recur(said: str) -> None:
     assert is_script_fault(ResponseError(said))
 
 
@@ -163,5 +163,5 @@ def test_a_script_that_met_with_what_it_cannot_use_would_do_so_again(said: str) 
         RedisConnectionError("user_script"),
     ],
 )
-def test_an_error_of_the_server_is_no_fault_of_a_script(error: RedisError) -> None:
+def test_error_of_server_is_no_fault_of_script(error: RedisError) -> None:
     assert not is_script_fault(error)

@@ -36,7 +36,7 @@ HOSTS = (("one", 26379), ("two", 7000))
         ("sentinel://[::1]:7000/swarm", SentinelUrl((("::1", 7000),), "swarm", 0, is_encrypted=False)),
     ],
 )
-def test_a_sentinel_url_names_hosts_service_database_and_logins(url: str, expected: SentinelUrl) -> None:
+def test_sentinel_url_names_hosts_service_database_and_logins(url: str, expected: SentinelUrl) -> None:
     assert SentinelUrl.parse(url) == expected
     assert Settings(redis_url=url).redis_url == url
     with connect(url) as redis:
@@ -60,12 +60,12 @@ def test_a_sentinel_url_names_hosts_service_database_and_logins(url: str, expect
         ("redis+cluster://one/0", "must not be a Redis Cluster"),
     ],
 )
-def test_a_url_of_several_servers_that_is_wrong_says_how_it_is_written(url: str, reason: str) -> None:
+def test_wrong_multi_server_url_shows_correct_form(url: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         Settings.load(redis_url=url)
 
 
-def test_no_password_of_a_sentinel_url_is_shown() -> None:
+def test_no_password_of_sentinel_url_is_shown() -> None:
     shown = hidden_password(
         "sentinel://me:hush@one,two:7000/swarm/0?sentinel_password=hush&sentinel_username=u"
     )
@@ -73,7 +73,7 @@ def test_no_password_of_a_sentinel_url_is_shown() -> None:
     assert shown == "sentinel://me:***@one,two:7000/swarm/0?sentinel_password=***&sentinel_username=u"
 
 
-def test_celery_gets_each_sentinel_with_the_masters_login_and_the_service_apart() -> None:
+def test_celery_gets_sentinels_with_login_and_service_apart() -> None:
     url = "sentinel://me:pw@one,[::1]:7000/swarm/2?sentinel_password=other"
 
     assert celery_url(url) == "sentinel://me:pw@one:26379/2;sentinel://me:pw@[::1]:7000/2"
@@ -86,7 +86,7 @@ def test_celery_gets_each_sentinel_with_the_masters_login_and_the_service_apart(
         assert configuration[name]["master_name"] == "swarm"
 
 
-def test_an_encrypted_sentinel_url_verifies_certificates_unless_it_says_otherwise() -> None:
+def test_encrypted_sentinel_url_verifies_certificates_unless_disabled() -> None:
     verified, own = (
         f"rediss+sentinel://one/swarm{options}" for options in ("", "?ssl_ca_certs=/ca&ssl_cert_reqs=none")
     )
@@ -99,6 +99,6 @@ def test_an_encrypted_sentinel_url_verifies_certificates_unless_it_says_otherwis
         assert redis.connection_pool.connection_kwargs["ssl_ca_certs"] == "/ca"
 
 
-def test_an_option_that_redis_py_does_not_know_is_refused_before_anything_is_sent() -> None:
+def test_unknown_redis_py_option_is_refused_before_sending() -> None:
     with pytest.raises(SettingsError, match="cannot be used"):
         connect("sentinel://one/swarm?foo=1")

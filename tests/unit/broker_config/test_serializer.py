@@ -21,7 +21,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_every_json_value_survives_the_wire(value: Any) -> None:
+def test_every_json_value_survives_wire(value: Any) -> None:
     assert decode(encode(value)) == value
 
 
@@ -37,11 +37,11 @@ def test_every_json_value_survives_the_wire(value: Any) -> None:
         None,
     ],
 )
-def test_json_that_looks_odd_stays_as_it_is(value: Any) -> None:
+def test_odd_looking_json_is_unchanged(value: Any) -> None:
     assert decode(encode(value)) == value
 
 
-def test_a_tuple_is_a_list() -> None:
+def test_tuple_is_list() -> None:
     assert encode((1, 2)) == b"[1,2]"
 
 
@@ -55,12 +55,12 @@ def test_a_tuple_is_a_list() -> None:
         (b"bytes", "bytes"),
     ],
 )
-def test_a_value_without_a_json_form_is_refused_with_the_reason(value: Any, reason: str) -> None:
+def test_value_without_json_form_is_refused_with_reason(value: Any, reason: str) -> None:
     with pytest.raises(NotJsonError, match=reason):
         encode(value)
 
 
-def test_lone_surrogates_are_replaced_where_that_is_asked_for() -> None:
+def test_lone_surrogates_are_replaced_on_request() -> None:
     assert encode({"a": "\ud800"}, repairs=True) == '{"a":"\ufffd"}'.encode()
     assert decode(rb'["\ud83d\ude00", "\ud83d", "\\ud83d"]', repairs=True) == [
         "\U0001f600",
@@ -69,7 +69,7 @@ def test_lone_surrogates_are_replaced_where_that_is_asked_for() -> None:
     ]
 
 
-def test_a_cycle_is_refused() -> None:
+def test_cycle_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(NotJsonError, match="Circular"):
@@ -112,7 +112,7 @@ def test_deep_nesting_is_refused_both_ways() -> None:
         b"\xff\xfe\xfd",
     ],
 )
-def test_a_text_that_is_not_json_is_refused(text: str | bytes) -> None:
+def test_text_that_is_not_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(NotJsonError):
         decode(text)
 
@@ -125,7 +125,7 @@ def test_a_text_that_is_not_json_is_refused(text: str | bytes) -> None:
         ("NaN", "NaN is not a JSON number"),
     ],
 )
-def test_the_reason_names_what_is_wrong_with_the_text(data: str | bytes, reason: str) -> None:
+def test_error_names_fault_of_json_text(data: str | bytes, reason: str) -> None:
     with pytest.raises(NotJsonError) as refused:
         decode(data)
 

@@ -17,22 +17,22 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"GOONDAN_{name.upper()}", raising=False)
 
 
-def test_environment_variables_are_read_with_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_read_with_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_LEASE_SECONDS", "5")
     assert Settings.load().lease_seconds == 5
 
 
-def test_what_the_command_line_says_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_overrides_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://environment/0")
     assert Settings.load(redis_url="redis://command-line/0").redis_url == "redis://command-line/0"
 
 
-def test_what_the_command_line_leaves_out_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_missing_on_command_line_keeps_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://environment/0")
     assert Settings.load(redis_url=None).redis_url == "redis://environment/0"
 
 
-def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_MAX_ATTEMPTS", "")
     assert Settings.load().max_attempts == 3
 
@@ -53,7 +53,7 @@ def test_every_wrong_variable_is_named_at_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("url", ["http://h", "localhost:6379", "redis://a,redis://b", "", "sentinel://h"])
-def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
+def test_url_that_names_no_redis_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="GOONDAN_REDIS_URL"):
         Settings.load(redis_url=url)
 
@@ -73,7 +73,7 @@ def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
         "unix:///run/r.sock?db=1&username=hush",
     ],
 )
-def test_a_url_without_a_usable_host_login_port_or_database_is_refused(url: str) -> None:
+def test_url_with_unusable_part_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="GOONDAN_REDIS_URL: must ") as refused:
         Settings.load(redis_url=url)
     assert "hush" not in str(refused.value)
@@ -97,7 +97,7 @@ def test_a_url_without_a_usable_host_login_port_or_database_is_refused(url: str)
         "https://agents.example\n",
     ],
 )
-def test_a_public_url_that_no_link_can_begin_with_is_refused(url: str) -> None:
+def test_public_url_unfit_for_links_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="GOONDAN_PUBLIC_URL: must be an address") as refused:
         Settings.load(public_url=url)
     assert "hush" not in str(refused.value)
@@ -106,7 +106,7 @@ def test_a_public_url_that_no_link_can_begin_with_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["https://agents.example", "http://127.0.0.1:8765/", "https://[::1]:8/a/b", "HTTPS://A.example/~x"]
 )
-def test_a_public_url_may_have_a_port_and_a_path(url: str) -> None:
+def test_public_url_may_have_port_and_path(url: str) -> None:
     assert Settings.load(public_url=url).public_url == url
 
 
@@ -116,14 +116,14 @@ def test_log_levels_are_read_in_any_case(level: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["amqp://h", "redis://other/2"])
-def test_a_second_broker_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_second_broker_is_refused_with_remedy(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://h/1")
     monkeypatch.setenv("GOONDAN_BROKER_URL", url)
     with pytest.raises(SettingsError, match="Remove GOONDAN_BROKER_URL"):
         Settings.load()
 
 
-def test_a_broker_that_is_named_twice_is_one_and_no_child_is_told_of_it(
+def test_repeated_broker_url_is_accepted_not_passed_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://h/1")
@@ -134,14 +134,12 @@ def test_a_broker_that_is_named_twice_is_one_and_no_child_is_told_of_it(
     assert "GOONDAN_BROKER_URL" not in child
 
 
-def test_the_state_root_is_absolute() -> None:
+def test_state_root_is_absolute() -> None:
     assert Settings.load(state_root="~/x").state_root_path == Path.home() / "x"
 
 
 @pytest.mark.parametrize("name", ["state_root", "cache_dir", "bundle"])
-def test_a_home_is_expanded_and_one_that_there_is_not_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_is_expanded_and_unknown_home_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"GOONDAN_{name.upper()}", "~/x")
     assert getattr(Settings.load(), name) == Path.home() / "x"
 
@@ -158,7 +156,7 @@ def test_time_out_of_range_is_refused(name: str, text: str, monkeypatch: pytest.
         Settings.load()
 
 
-def test_a_variable_that_looks_like_a_setting_and_is_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_that_only_resembles_setting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_REDIS_ULR", "redis://h/0")
     monkeypatch.setenv("GOONDAN_LEASE_SECONDS", "5")
     monkeypatch.setenv("GOONDAN_SECRET_SLACK_TOKEN", "a bundle's own")
@@ -166,11 +164,11 @@ def test_a_variable_that_looks_like_a_setting_and_is_none_is_found(monkeypatch: 
     assert Settings.unread_variables() == ["GOONDAN_REDIS_ULR"]
 
 
-def test_a_secret_is_not_printed() -> None:
+def test_secret_is_not_printed() -> None:
     assert "hush" not in repr(Settings.load(oauth_key="hush"))
 
 
-def test_a_childs_environment_carries_the_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_childs_environment_carries_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNRELATED", "1")
     environment = Settings.environment(bundle=Path("/b"), swarm=None)
     assert environment["GOONDAN_BUNDLE"] == "/b"
@@ -193,11 +191,11 @@ def test_a_childs_environment_carries_the_overrides(monkeypatch: pytest.MonkeyPa
         ("redis://u:hush@h/0?Password=hush", "redis://u:***@h/0?Password=***"),
     ],
 )
-def test_a_password_is_hidden(url: str, shown: str) -> None:
+def test_password_is_hidden(url: str, shown: str) -> None:
     assert hidden_password(url) == shown
 
 
-def test_a_setting_that_is_withheld_is_loaded_and_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_withheld_setting_is_loaded_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_module, "_withheld", {})
     monkeypatch.setenv("GOONDAN_OAUTH_KEY", "a-key")
 
@@ -217,7 +215,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], dict[str, st
     Settings.add_variables("")
 
 
-def test_variables_of_a_file_are_added_and_what_was_set_stays(added: Callable[[], dict[str, str]]) -> None:
+def test_file_variables_never_replace_set_variables(added: Callable[[], dict[str, str]]) -> None:
     told = Settings.add_variables(
         "# a comment\nexport FILE_KEY='a b'\nFILE_SET=after\nFILE_PLACE=${FILE_SET}/x\nFILE_EMPTY=\nFILE_NO\n"
         "GOONDAN_LEASE_SECONDS=5\n"
@@ -229,7 +227,7 @@ def test_variables_of_a_file_are_added_and_what_was_set_stays(added: Callable[[]
     assert Settings.load().lease_seconds == 5
 
 
-def test_a_later_file_takes_the_place_of_an_earlier_one(added: Callable[[], dict[str, str]]) -> None:
+def test_later_file_replaces_variables_of_earlier_file(added: Callable[[], dict[str, str]]) -> None:
     Settings.add_variables("FILE_KEY=old\nFILE_GONE=1\n")
 
     assert Settings.add_variables("FILE_KEY=new\n") == {"FILE_KEY": "new"}
@@ -237,7 +235,7 @@ def test_a_later_file_takes_the_place_of_an_earlier_one(added: Callable[[], dict
 
 
 @pytest.mark.parametrize("fault", ["KEY='sk-secret", "= sk-secret", "KEY=sk-\0secret", "'a=b'=sk-secret"])
-def test_a_file_with_a_fault_changes_nothing_and_is_not_repeated(
+def test_faulty_file_changes_nothing_and_is_not_quoted(
     added: Callable[[], dict[str, str]], fault: str
 ) -> None:
     Settings.add_variables("FILE_KEY=old\n")

@@ -37,7 +37,7 @@ def test_body_is_that_of_celerys_protocol_two() -> None:
     assert json.loads(MESSAGE.body) == json.loads(json.dumps(theirs))
 
 
-def test_kombus_virtual_channel_reads_the_envelope() -> None:
+def test_kombus_virtual_channel_reads_envelope() -> None:
     with Celery(broker="memory://") as app, app.connection() as connection, connection.channel() as channel:
         read = cast(Any, channel).message_to_python(json.loads(MESSAGE.to_redis()))
         assert read.payload == json.loads(MESSAGE.body)
@@ -45,12 +45,12 @@ def test_kombus_virtual_channel_reads_the_envelope() -> None:
         assert read.properties["correlation_id"] == MESSAGE.task_id
 
 
-def test_every_message_has_a_delivery_tag_of_its_own() -> None:
+def test_every_message_has_delivery_tag_of_its_own() -> None:
     tags = {json.loads(MESSAGE.to_redis())["properties"]["delivery_tag"] for _ in range(3)}
     assert len(tags) == 3
 
 
-def test_the_header_of_a_trace_stands_beside_those_of_the_protocol() -> None:
+def test_header_of_trace_stands_beside_those_of_protocol() -> None:
     traced = MESSAGE._replace(traceparent="00-a-b-01")
 
     assert traced.headers == {**MESSAGE.headers, "traceparent": "00-a-b-01"}

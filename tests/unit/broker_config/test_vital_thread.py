@@ -27,9 +27,7 @@ sys.exit(7 if is_told else 0)
 @pytest.mark.parametrize(
     ("raises", "is_over", "status"), [(True, False, 7), (False, False, 7), (True, True, 0), (False, True, 0)]
 )
-def test_a_process_is_told_to_stop_when_a_vital_thread_ends_before_its_time(
-    raises: bool, is_over: bool, status: int
-) -> None:
+def test_early_end_of_vital_thread_stops_process(raises: bool, is_over: bool, status: int) -> None:
     program = PROGRAM.format(raises=raises, is_over=is_over, seconds=30 if status else 0.5)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert run.returncode == status

@@ -48,7 +48,7 @@ def failing_client(error: Exception) -> TestClient:
         (ZeroDivisionError("secret"), 500, "E_GOONDAN"),
     ],
 )
-def test_error_of_a_door_has_its_status_and_one_form(error: Exception, status: int, code: str) -> None:
+def test_door_error_has_status_and_common_form(error: Exception, status: int, code: str) -> None:
     answer = failing_client(error).get("/")
 
     described = answer.json()["error"]
@@ -61,7 +61,7 @@ def test_error_of_a_door_has_its_status_and_one_form(error: Exception, status: i
     ("method", "path", "status", "code"),
     [("GET", "/no-such-path", 404, "E_NOT_FOUND"), ("DELETE", "/", 405, "E_REQUEST")],
 )
-def test_request_for_no_route_has_the_same_form(method: str, path: str, status: int, code: str) -> None:
+def test_request_for_no_route_has_same_form(method: str, path: str, status: int, code: str) -> None:
     answer = TestClient(application(counting_door(Access.OWN))).request(method, path)
 
     assert answer.status_code == status
@@ -74,7 +74,7 @@ def test_request_for_no_route_has_the_same_form(method: str, path: str, status: 
     }
 
 
-def test_answer_that_cannot_go_on_has_no_end_and_is_no_fault_of_the_server() -> None:
+def test_interrupted_answer_stays_unended_without_server_fault() -> None:
     async def parts() -> AsyncIterator[bytes]:
         yield b"begun"
         raise ToolError("gone")
@@ -103,7 +103,7 @@ def test_answer_that_cannot_go_on_has_no_end_and_is_no_fault_of_the_server() -> 
     ]
 
 
-def test_probes_need_neither_token_nor_name_and_tell_whether_redis_answers() -> None:
+def test_probes_report_redis_without_token_or_host() -> None:
     faults: list[BrokerUnreachableError] = []
 
     def ready() -> None:
@@ -120,7 +120,7 @@ def test_probes_need_neither_token_nor_name_and_tell_whether_redis_answers() -> 
     assert (client.get("/readyz").status_code, client.get("/healthz").status_code) == (503, 200)
 
 
-def test_a_probe_does_not_wait_for_a_redis_that_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_does_not_wait_for_frozen_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_application, "READY_SECONDS", 0.01)
     thawed = threading.Event()
 
@@ -143,7 +143,7 @@ def logged(client: TestClient, method: str, path: str, **sent: Any) -> Any:
     return line
 
 
-def test_request_is_logged_once_without_what_may_be_secret() -> None:
+def test_request_is_logged_once_without_possible_secrets() -> None:
     client = TestClient(application(counting_door(Access.OWN, path="/calls/{token}")))
 
     line = logged(client, "POST", "/calls/s3cret?code=s3cret", content=b"s3cret!")
@@ -167,7 +167,7 @@ def test_method_that_does_not_exist_is_not_logged() -> None:
     assert (line["method"], line["status"]) == ("other", 405)
 
 
-def test_refused_and_unknown_requests_are_logged_and_probes_only_for_debugging() -> None:
+def test_refused_and_unknown_requests_are_logged_probes_at_debug() -> None:
     client = TestClient(application(counting_door(), http_token="s3cret"))
 
     refused = logged(client, "GET", "/", headers={"Authorization": "Bearer wr0ng"})
@@ -179,7 +179,7 @@ def test_refused_and_unknown_requests_are_logged_and_probes_only_for_debugging()
     assert (probed["status"], probed["log_level"]) == (200, "debug")
 
 
-def test_doors_live_as_long_as_the_application_and_end_before_it() -> None:
+def test_doors_live_with_application_and_end_before_it() -> None:
     lived: list[str] = []
 
     @asynccontextmanager
@@ -209,7 +209,7 @@ def test_doors_live_as_long_as_the_application_and_end_before_it() -> None:
         ("https://shop.example/pre%20fix", ["/a", "/pre fix/a"]),  # servers compare decoded paths
     ],
 )
-def test_proxy_may_leave_the_path_of_the_public_url(public_url: str | None, paths: list[str]) -> None:
+def test_proxy_may_leave_path_of_public_url(public_url: str | None, paths: list[str]) -> None:
     assert public_paths("/a", public_url) == set(paths)
 
 

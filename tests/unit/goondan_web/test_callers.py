@@ -112,7 +112,7 @@ def test_scopes_allow_what_they_name(scopes: set[str], allowed: set[str]) -> Non
     assert {one for one in ("call:coder", "call:*", "read", "approve", "admin") if caller.may(one)} == allowed
 
 
-def test_route_refuses_what_the_token_may_not_do() -> None:
+def test_route_refuses_token_without_required_scope() -> None:
     served = client(Table(token("reader"), token("caller", "call:coder")))
 
     refused = served.get("/call", headers=bearer("reader"))
@@ -123,7 +123,7 @@ def test_route_refuses_what_the_token_may_not_do() -> None:
     assert served.get("/call", headers=bearer("caller")).json() == {"name": "caller"}
 
 
-def test_token_of_the_environment_may_do_everything_and_others_what_they_name() -> None:
+def test_environment_token_is_admin_others_are_scoped() -> None:
     several = {"ci": {"token": "t2", "scopes": ["read"], "user": "U1"}}
     served = client(http_token="t1", http_tokens=json.dumps(several))
 
@@ -134,13 +134,13 @@ def test_token_of_the_environment_may_do_everything_and_others_what_they_name() 
     assert served.get("/", headers=bearer("t3")).status_code == 401
 
 
-def test_without_any_token_this_machine_may_do_everything_and_others_read() -> None:
+def test_without_tokens_local_is_admin_others_read() -> None:
     assert client(Table()).get("/").json() == {"name": "local", "scopes": ["admin"], "auth": None}
     others = client(Table(), Access.TOKEN_IF_SET, "0.0.0.0", "10.0.0.7").get("/").json()
     assert others == {"name": "anyone", "scopes": ["read"], "auth": None}
 
 
-def test_token_in_redis_lets_a_server_listen_for_other_machines_and_is_then_needed() -> None:
+def test_redis_token_allows_and_secures_remote_listening() -> None:
     with pytest.raises(ConfigError, match="no token is set"):
         client(Table(), host="0.0.0.0")
     served = client(Table(token("ci")), host="0.0.0.0")
@@ -181,7 +181,7 @@ def shown(tokens: Tokens, text: str) -> str | type[Exception]:
         return type(error)
 
 
-def test_known_tokens_cost_no_trip_until_they_are_old() -> None:
+def test_known_tokens_cost_no_trip_until_old() -> None:
     with known(token("ci")) as (tokens, table, clock):
         assert [shown(tokens, "ci") for _ in range(10)] == ["ci"] * 10
         assert table.reads == 1
@@ -190,14 +190,14 @@ def test_known_tokens_cost_no_trip_until_they_are_old() -> None:
         assert table.reads == 2
 
 
-def test_revoked_token_opens_nothing_once_the_tokens_are_read_again() -> None:
+def test_revoked_token_is_refused_after_next_read() -> None:
     with known(token("ci"), token("other")) as (tokens, table, clock):
         table.rows.pop(0)
         clock.seconds += TABLE_SECONDS
         assert shown(tokens, "ci") is UnauthorizedError
 
 
-def test_revocation_of_the_last_token_opens_no_door() -> None:
+def test_revocation_of_last_token_opens_no_door() -> None:
     with known(token("ci")) as (tokens, table, clock):
         table.rows.clear()
         clock.seconds += TABLE_SECONDS
@@ -205,7 +205,7 @@ def test_revocation_of_the_last_token_opens_no_door() -> None:
         assert tokens.has_any
 
 
-def test_new_token_works_within_a_second_and_unknown_ones_cost_one_trip_in_that_time() -> None:
+def test_new_token_works_within_second_with_one_trip() -> None:
     with known(token("ci")) as (tokens, table, clock):
         table.rows.append(token("new"))
         assert [shown(tokens, "new") for _ in range(5)] == [UnauthorizedError] * 5
@@ -215,7 +215,7 @@ def test_new_token_works_within_a_second_and_unknown_ones_cost_one_trip_in_that_
         assert table.reads == 2
 
 
-def test_first_token_that_is_added_closes_a_server_that_runs() -> None:
+def test_running_server_requires_first_added_token() -> None:
     with known() as (tokens, table, clock):
         table.rows.append(token("ci"))
         clock.seconds += TABLE_SECONDS
@@ -223,7 +223,7 @@ def test_first_token_that_is_added_closes_a_server_that_runs() -> None:
         assert tokens.has_any
 
 
-def test_requests_do_not_wait_for_the_tokens_of_a_silent_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_do_not_wait_for_silent_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "LOOK_SECONDS", 0.01)
     may_answer = threading.Event()
 
@@ -246,7 +246,7 @@ def test_requests_do_not_wait_for_the_tokens_of_a_silent_redis(monkeypatch: pyte
     asyncio.run(looked())
 
 
-def test_during_an_outage_only_tokens_of_the_environment_are_known() -> None:
+def test_during_outage_only_tokens_of_environment_are_known() -> None:
     with known(token("ci"), own=[token("own", "admin")]) as (tokens, table, clock):
         table.is_away = True
         assert shown(tokens, "ci") == "ci"
@@ -262,7 +262,7 @@ def test_during_an_outage_only_tokens_of_the_environment_are_known() -> None:
         assert shown(tokens, "ci") == "ci"
 
 
-def test_outage_is_answered_with_503_and_names_no_redis() -> None:
+def test_outage_gives_503_without_naming_redis() -> None:
     table = Table()
     table.is_away = True
     served = client(table, http_token="own")
@@ -275,7 +275,7 @@ def test_outage_is_answered_with_503_and_names_no_redis() -> None:
     assert served.get("/", headers=bearer("own")).status_code == 200
 
 
-def test_use_is_noted_once_a_minute_and_its_failure_harms_no_request() -> None:
+def test_use_is_noted_each_minute_and_failure_is_harmless() -> None:
     with known(token("ci")) as (tokens, table, clock):
         assert [shown(tokens, "ci") for _ in range(3)] == ["ci"] * 3
         wait_until(lambda: table.used == [("ci", 1_000_000)])
@@ -298,7 +298,7 @@ PROXY: dict[str, Any] = {"http_user_header": "X-Forwarded-User", "http_trusted_p
         ("/run/socket", None),
     ],
 )
-def test_only_a_trusted_proxy_names_the_user(peer: str, expected: str | None) -> None:
+def test_only_trusted_proxy_names_user(peer: str, expected: str | None) -> None:
     served = client(peer=peer, http_token="t", **PROXY)
 
     auth = served.get("/", headers={**bearer("t"), "X-Forwarded-User": "ann"}).json()["auth"]
@@ -306,7 +306,7 @@ def test_only_a_trusted_proxy_names_the_user(peer: str, expected: str | None) ->
     assert auth == (expected and {"subjects": {"user": expected}})
 
 
-def test_proxy_does_not_replace_the_token_nor_the_user_of_one() -> None:
+def test_proxy_replaces_neither_token_nor_its_user() -> None:
     several = {"ci": {"token": "t2", "scopes": ["read"], "user": "U1"}}
     served = client(peer="10.0.0.1", http_token="t", http_tokens=json.dumps(several), **PROXY)
     named = {"X-Forwarded-User": "ann"}

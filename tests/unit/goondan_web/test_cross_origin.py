@@ -15,7 +15,7 @@ def client(is_for_pages: bool = True, origins: str = f"http://localhost:3000, {P
     return TestClient(app, base_url="http://127.0.0.1:8765")
 
 
-def test_a_browser_learns_what_a_page_of_a_named_origin_may_send() -> None:
+def test_browser_learns_what_named_origin_may_send() -> None:
     with capture_logs() as logs:
         answer = client().options("/", headers={"Origin": PAGE, **ASKS})
     assert [line["status"] for line in logs if line["event"] == "http.request"] == [204]
@@ -26,7 +26,7 @@ def test_a_browser_learns_what_a_page_of_a_named_origin_may_send() -> None:
     assert "Access-Control-Allow-Credentials" not in answer.headers
 
 
-def test_a_page_of_a_named_origin_may_ask_with_the_token_and_read_the_answer() -> None:
+def test_named_origin_may_ask_and_read_with_token() -> None:
     headers = {"Origin": PAGE, "Authorization": "Bearer t0ken", "Sec-Fetch-Site": "cross-site"}
     answer = client().post("/", content=b"abc", headers=headers)
     assert (answer.text, answer.headers["Access-Control-Allow-Origin"]) == ("3 bytes", PAGE)
@@ -35,7 +35,7 @@ def test_a_page_of_a_named_origin_may_ask_with_the_token_and_read_the_answer() -
     assert {"Content-Range", "ETag", "Location", "Retry-After"} <= read
 
 
-def test_a_page_of_a_named_origin_needs_the_token_and_can_read_the_error() -> None:
+def test_named_origin_without_token_can_read_error() -> None:
     answer = client().post("/", headers={"Origin": PAGE})
     assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (401, PAGE)
 
@@ -50,12 +50,12 @@ def test_pages_of_other_origins_stay_refused(origin: str) -> None:
         assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_a_door_that_is_not_for_pages_refuses_named_origins() -> None:
+def test_door_not_for_pages_refuses_named_origins() -> None:
     headers = {"Origin": PAGE, "Authorization": "Bearer t0ken"}
     assert client(is_for_pages=False).post("/", headers=headers).status_code == 403
 
 
-def test_without_named_origins_all_pages_of_others_are_refused() -> None:
+def test_without_named_origins_foreign_pages_are_refused() -> None:
     headers = {"Origin": PAGE, "Authorization": "Bearer t0ken"}
     assert client(origins="").post("/", headers=headers).status_code == 403
 
@@ -64,6 +64,6 @@ def test_without_named_origins_all_pages_of_others_are_refused() -> None:
     "origins",
     ["*", "app.example", "https://app.example/", "https://APP.example", "https://app.example:x", "null"],
 )
-def test_what_is_no_origin_is_refused_as_a_setting(origins: str) -> None:
+def test_invalid_origin_is_refused_as_setting(origins: str) -> None:
     with pytest.raises(SettingsError, match="HTTP_ORIGINS"):
         Settings.load(http_origins=origins)

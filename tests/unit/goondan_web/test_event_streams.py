@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from goondan_web.event_streams import streamed
 
 
-def test_head_of_a_stream_begins_nothing() -> None:
+def test_head_of_stream_begins_nothing() -> None:
     begun = list[str]()
 
     async def frames() -> AsyncGenerator[bytes]:

@@ -29,7 +29,7 @@ def status(
 
 
 @pytest.mark.parametrize("origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:1"])
-def test_pages_of_this_machine_may_ask_a_server_that_only_it_can_reach(origin: str) -> None:
+def test_local_page_may_ask_local_only_server(origin: str) -> None:
     assert status(headers={"Origin": origin}) == 200
     assert status("0.0.0.0", {"Origin": origin, "Authorization": "Bearer t"}, http_token="t") == 403
 
@@ -45,7 +45,7 @@ def test_pages_of_this_machine_may_ask_a_server_that_only_it_can_reach(origin: s
         ("null", 403),
     ],
 )
-def test_where_browsers_add_passwords_pages_of_other_ports_may_not_ask(origin: str, expected: int) -> None:
+def test_password_door_refuses_pages_of_other_ports(origin: str, expected: int) -> None:
     door = replace(counting_door(Access.TOKEN), takes_passwords=True)
     guarded = application(door, http_token="t0ken", public_url="https://tools.example")
     asking = TestClient(guarded, base_url="http://127.0.0.1:8765")
@@ -54,7 +54,7 @@ def test_where_browsers_add_passwords_pages_of_other_ports_may_not_ask(origin: s
 
 
 @pytest.mark.parametrize("access", Access)
-def test_request_with_two_lengths_of_its_body_ends_the_connection(access: Access) -> None:
+def test_request_with_two_body_lengths_ends_connection(access: Access) -> None:
     lengths = {"Content-Length": "5", "Transfer-Encoding": "chunked"}
     asking = TestClient(application(counting_door(access)), base_url="http://127.0.0.1:8765")
 
@@ -81,14 +81,14 @@ def test_pages_of_other_sites_may_not(origin: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8765", "", "[", "10.0.0.1"])
-def test_a_name_that_is_made_to_point_here_is_refused(host: str) -> None:
+def test_foreign_host_name_pointing_here_is_refused(host: str) -> None:
     assert status(headers={"Host": host}) == 403
 
 
 @pytest.mark.parametrize(
     "shown", ["", "t0ken", "Bearer", "Bearer ", "Bearer T0KEN", "Bearer t0ken2", "Basic t0ken"]
 )
-def test_request_without_the_right_token_is_refused(shown: str) -> None:
+def test_request_without_right_token_is_refused(shown: str) -> None:
     assert status(headers={"Authorization": shown}, http_token="t0ken") == 401
 
 
@@ -101,13 +101,13 @@ def test_token_may_end_in_any_byte(token: str) -> None:
     assert client.get("/", headers=shown).status_code == 200
 
 
-def test_with_the_token_any_name_of_the_server_will_do() -> None:
+def test_with_token_any_name_of_server_will_do() -> None:
     shown = {"Authorization": "bearer t0ken", "Host": "tools.example"}
 
     assert status("0.0.0.0", shown, http_token="t0ken") == 200
 
 
-def test_pages_of_the_public_url_may_ask() -> None:
+def test_pages_of_public_url_may_ask() -> None:
     settings: dict[str, Any] = {"http_token": "t", "public_url": "https://tools.example/some/path"}
     shown = {"Authorization": "Bearer t"}
 
@@ -117,14 +117,14 @@ def test_pages_of_the_public_url_may_ask() -> None:
 
 
 @pytest.mark.parametrize("public_url", ["https://Tools.Example", "https://tools.example:443/path"])
-def test_the_public_url_may_be_written_as_no_browser_does(public_url: str) -> None:
+def test_unusually_written_public_url_is_accepted(public_url: str) -> None:
     shown = {"Authorization": "Bearer t", "Origin": "https://tools.example"}
 
     assert status("0.0.0.0", shown, http_token="t", public_url=public_url) == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "tools.example", ""])
-def test_others_than_this_machine_are_not_served_without_a_token(host: str) -> None:
+def test_other_machines_are_not_served_without_token(host: str) -> None:
     with pytest.raises(ConfigError, match="no token is set"):
         status(host)
 
@@ -138,7 +138,7 @@ def test_door_with_its_own_authentication_takes_everyone(host: str, settings: di
     assert status(host, SENT_BY_A_SERVER, Access.OWN, **settings) == 200
 
 
-def test_figures_are_served_to_other_machines_without_a_token_but_not_beside_one() -> None:
+def test_other_machines_need_token_for_figures_only_if_set() -> None:
     other = {"Host": "metrics.internal:9464"}
 
     assert status("0.0.0.0", other, Access.TOKEN_IF_SET) == 200
@@ -161,7 +161,7 @@ def test_figures_are_served_to_other_machines_without_a_token_but_not_beside_one
         ({"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost:3000"}, 200),
     ],
 )
-def test_page_of_another_site_may_link_here_but_not_fetch(fetched: dict[str, str], expected: int) -> None:
+def test_other_sites_page_may_link_but_not_fetch(fetched: dict[str, str], expected: int) -> None:
     assert status(headers=fetched) == expected
 
 
@@ -172,7 +172,7 @@ def test_form_of_another_site_is_refused() -> None:
     assert client.post("/", headers=sent).status_code == 403
 
 
-def test_unknown_path_needs_the_token_too() -> None:
+def test_unknown_path_needs_token_too() -> None:
     client = TestClient(application(http_token="t0ken"), base_url="http://127.0.0.1:8765")
 
     refused = client.get("/no-such-path")
@@ -187,7 +187,7 @@ def test_head_that_is_too_large_is_refused(access: Access) -> None:
     assert status(headers={"X-Large": "x" * MAX_HEAD_BYTES}, access=access) == 431
 
 
-def test_body_that_is_announced_or_arrives_too_large_is_refused() -> None:
+def test_announced_or_arriving_oversized_body_is_refused() -> None:
     client = TestClient(
         application(counting_door(Access.OWN, max_body_bytes=1_000)), base_url="http://127.0.0.1:8765"
     )

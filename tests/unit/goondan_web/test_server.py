@@ -44,12 +44,12 @@ WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 
 
 @pytest.mark.parametrize("part", [b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nX-More: "])
-def test_a_connection_without_a_whole_request_is_closed(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_without_whole_request_is_closed(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with started(monkeypatch, HEAD_SECONDS=0.2) as address:
         assert received(address, part).startswith(b"HTTP/1.1 408 Request Timeout")
 
 
-def test_a_second_request_that_stops_halfway_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_request_that_stops_halfway_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         started(monkeypatch, HEAD_SECONDS=0.5) as address,
         socket.create_connection(address, timeout=30) as connection,
@@ -66,12 +66,12 @@ def test_a_second_request_that_stops_halfway_is_closed(monkeypatch: pytest.Monke
     assert data.startswith(b"HTTP/1.1 408 Request Timeout")
 
 
-def test_a_body_that_stops_halfway_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_that_stops_halfway_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     with started(monkeypatch, BODY_SECONDS=0.2) as address:
         assert b"bytes" not in received(address, WHOLE[:-1])
 
 
-def test_an_answer_that_is_not_read_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_that_is_not_read_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     megabytes, ended = 64, threading.Event()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -96,7 +96,7 @@ def test_an_answer_that_is_not_read_ends_its_connection(monkeypatch: pytest.Monk
         assert ended.wait(30)
 
 
-def test_a_connection_too_many_is_closed_and_later_ones_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_connection_is_closed_later_ones_served(monkeypatch: pytest.MonkeyPatch) -> None:
     request = WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: close")
 
     with started(monkeypatch, MAX_CONNECTIONS=1) as address:
@@ -118,7 +118,7 @@ def test_a_connection_too_many_is_closed_and_later_ones_are_served(monkeypatch: 
         wait_until(is_served)
 
 
-def test_no_write_waits_for_the_acknowledgement_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_write_waits_for_acknowledgement_of_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
     class Noted(ImpatientProtocol):
@@ -143,7 +143,7 @@ def test_head_that_never_ends_is_answered(part: bytes, monkeypatch: pytest.Monke
     assert json.loads(body)["error"]["code"] == "E_REQUEST"
 
 
-def test_what_is_no_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_that_is_not_http_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     with started(monkeypatch) as address:
         head, _, body = received(address, b"no HTTP\r\n\r\n").partition(b"\r\n\r\n")
 
@@ -151,7 +151,7 @@ def test_what_is_no_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None
     assert json.loads(body)["error"]["code"] == "E_REQUEST"
 
 
-def test_request_without_an_answer_at_the_end_gets_one_in_the_one_form(
+def test_unanswered_request_at_shutdown_gets_common_form_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("goondan_web.server.GRACE_SECONDS", 0.1)

@@ -89,7 +89,7 @@ def test_public_addresses_are_permitted_in_their_order() -> None:
     ]
 
 
-def test_host_is_forbidden_if_any_of_its_addresses_is() -> None:
+def test_host_with_any_forbidden_address_is_forbidden() -> None:
     with pytest.raises(AddressForbiddenError, match=r"evil\.example \(10\.0\.0\.1\)") as caught:
         permitted("evil.example", AllowList(), "1.1.1.1", "10.0.0.1")
 
@@ -125,7 +125,7 @@ def test_operator_allows_hosts_and_networks(allow: str, host: str, address: str)
         ("127.0.0.1", "localhost", "::1"),
     ],
 )
-def test_what_the_operator_does_not_name_stays_forbidden(allow: str, host: str, address: str) -> None:
+def test_host_not_allowed_by_operator_stays_forbidden(allow: str, host: str, address: str) -> None:
     with pytest.raises(AddressForbiddenError):
         permitted(host, AllowList.parse(allow), address)
 
@@ -134,14 +134,14 @@ def test_what_the_operator_does_not_name_stays_forbidden(allow: str, host: str, 
     "text",
     ["10.0.0.1/8", "10.0.0.0/33", "http://host", "host:80", "[::1]", "*", "*.corp", "-a", "한글.kr", "a b"],
 )
-def test_entry_that_is_neither_host_nor_network_is_told(text: str) -> None:
+def test_entry_neither_host_nor_network_is_reported(text: str) -> None:
     with pytest.raises(SettingsError, match="GOONDAN_HTTP_ALLOW") as caught:
         AllowList.parse(f"localhost, {text}")
 
     assert repr(text) in str(caught.value)
 
 
-def test_allow_list_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allow_list_comes_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_HTTP_ALLOW", "localhost")
     assert AllowList.load() == AllowList(hosts=frozenset({"localhost"}))
 
@@ -156,6 +156,6 @@ def test_other_spellings_of_loopback_are_seen_through(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".test"])
-def test_host_that_no_name_server_can_be_asked_for_is_told(host: str) -> None:
+def test_host_name_unfit_for_dns_is_reported(host: str) -> None:
     with pytest.raises(ToolError, match="cannot be resolved"):
         asyncio.run(permitted_addresses(host, AllowList()))

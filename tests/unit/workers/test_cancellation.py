@@ -6,7 +6,7 @@ from goondan_tasks.contract.errors import ToolCancelledError, ToolTimeoutError
 from workers.cancellation import Cancellation
 
 
-def test_who_asked_is_told_in_order_and_once() -> None:
+def test_cancel_listeners_are_called_once_in_order() -> None:
     cancellation, told = Cancellation(), list[str]()
     cancellation.on_cancel(lambda: told.append("first"))
     cancellation.on_cancel(lambda: told.append("second"))
@@ -17,14 +17,14 @@ def test_who_asked_is_told_in_order_and_once() -> None:
     assert told == ["first", "second"]
 
 
-def test_the_first_reason_counts() -> None:
+def test_first_reason_counts() -> None:
     cancellation, error = Cancellation(), ToolCancelledError()
     cancellation.set(error)
     cancellation.set(ToolTimeoutError())
     assert cancellation.error is error
 
 
-def test_who_asks_too_late_is_told_at_once() -> None:
+def test_late_cancel_listener_is_called_at_once() -> None:
     cancellation, told = Cancellation(), list[str]()
     cancellation.set(ToolCancelledError())
     forget = cancellation.on_cancel(lambda: told.append("late"))
@@ -32,7 +32,7 @@ def test_who_asks_too_late_is_told_at_once() -> None:
     assert told == ["late"]
 
 
-def test_who_need_not_be_told_any_more_is_not() -> None:
+def test_forgotten_callback_is_not_called() -> None:
     cancellation, told = Cancellation(), list[str]()
     forget = cancellation.on_cancel(lambda: told.append("forgotten"))
     forget()
@@ -41,7 +41,7 @@ def test_who_need_not_be_told_any_more_is_not() -> None:
     assert told == []
 
 
-def test_a_callback_may_ask_to_be_forgotten_while_it_is_told() -> None:
+def test_callback_may_forget_itself_while_called() -> None:
     cancellation, told = Cancellation(), list[str]()
 
     def callback() -> None:
@@ -54,7 +54,7 @@ def test_a_callback_may_ask_to_be_forgotten_while_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_end_of_a_run_is_told_to_those_who_asked_for_it_unless_its_claim_is_lost(is_lost: bool) -> None:
+def test_end_callbacks_run_unless_claim_is_lost(is_lost: bool) -> None:
     cancellation, told = Cancellation(), list[str]()
     cancellation.on_cancel(lambda: told.append("cancel only"))
     cancellation.on_cancel(lambda: told.append("end"), or_end=True)
@@ -63,14 +63,14 @@ def test_end_of_a_run_is_told_to_those_who_asked_for_it_unless_its_claim_is_lost
     assert (told, cancellation.is_over) == ([] if is_lost else ["end"], not is_lost)
 
 
-def test_callback_for_the_end_is_called_at_once_after_the_run_has_ended() -> None:
+def test_end_callback_added_after_run_is_called_immediately() -> None:
     cancellation, told = Cancellation(), list[str]()
     cancellation.end()
     cancellation.on_cancel(lambda: told.append("end"), or_end=True)()
     assert told == ["end"]
 
 
-def test_callback_for_the_end_is_called_once_if_the_run_is_cancelled_first() -> None:
+def test_cancelled_runs_end_callback_is_called_once() -> None:
     cancellation, told = Cancellation(), list[str]()
     cancellation.on_cancel(lambda: told.append("told"), or_end=True)
     cancellation.set(ToolCancelledError())
@@ -78,7 +78,7 @@ def test_callback_for_the_end_is_called_once_if_the_run_is_cancelled_first() -> 
     assert told == ["told"]
 
 
-def test_no_callback_is_called_once_the_run_has_ended() -> None:
+def test_no_callback_is_called_once_run_has_ended() -> None:
     cancellation, told = Cancellation(), list[str]()
     forget = cancellation.on_cancel(lambda: told.append("too late"))
     cancellation.end()

@@ -125,7 +125,7 @@ def test_status_that_results_do_not_have_is_refused(worker: Worker, status: Any)
 
 
 @pytest.mark.requirement("result.status")
-def test_statuses_of_a_call_that_works_fails_and_waits(worker: Worker) -> None:
+def test_statuses_of_call_that_works_fails_and_waits(worker: Worker) -> None:
     def ends(ctx: Any, input: Any) -> Any:
         if input["how"] == "fails":
             raise RuntimeError("no")
@@ -138,13 +138,13 @@ def test_statuses_of_a_call_that_works_fails_and_waits(worker: Worker) -> None:
 
 @pytest.mark.requirement("result.output", "json.values")
 @pytest.mark.parametrize("value", [None, False, 1.5, "", [], {"a": [None]}])
-def test_any_json_that_a_handler_returns_is_the_output_on_the_wire(worker: Worker, value: Any) -> None:
+def test_any_json_from_handler_is_wire_output(worker: Worker, value: Any) -> None:
     add_tool(worker, lambda ctx, input: value)
     wire = worker.run(late()).to_wire()
     assert (wire["status"], wire["output"]) == ("ok", value)
 
 
-def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Worker) -> None:
+def test_cancel_during_handler_start_beside_loop_counts(worker: Worker) -> None:
     def mark(job: Job) -> None:
         worker.cancellation.set(ToolCancelledError("enough"))
 
@@ -162,7 +162,7 @@ def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Wor
     assert begun == []
 
 
-def test_a_call_that_was_cancelled_has_no_post_whatever_its_handler_raises(worker: Worker) -> None:
+def test_cancelled_call_has_no_post_whatever_handler_raises(worker: Worker) -> None:
     def handler(ctx: Any, input: Any) -> None:
         worker.cancellation.set(ToolCancelledError("enough"))
         raise RuntimeError("in the midst of it")
@@ -177,7 +177,7 @@ def test_a_call_that_was_cancelled_has_no_post_whatever_its_handler_raises(worke
     assert (result.error.code, posts) == ("E_TOOL_CANCELLED", [])
 
 
-def test_an_error_whose_output_is_not_json_is_still_a_result(worker: Worker) -> None:
+def test_non_json_error_output_still_gives_result(worker: Worker) -> None:
     def spoil(ctx: Any) -> None:
         ctx.tool_result.output = {1, 2}
 
@@ -189,7 +189,7 @@ def test_an_error_whose_output_is_not_json_is_still_a_result(worker: Worker) -> 
     serializer.encode(result.to_wire())
 
 
-def test_a_large_output_of_an_error_is_in_a_file_as_others_are(worker: Worker) -> None:
+def test_large_error_output_goes_to_file_too(worker: Worker) -> None:
     def tell(ctx: Any) -> None:
         ctx.tool_result.output = "x" * 300_000
 
@@ -201,7 +201,7 @@ def test_a_large_output_of_an_error_is_in_a_file_as_others_are(worker: Worker) -
 
 
 @pytest.mark.requirement("error.message-limit", "error.truncation")
-def test_an_error_that_a_middleware_makes_longer_is_cut_too(worker: Worker) -> None:
+def test_error_that_middleware_makes_longer_is_cut_too(worker: Worker) -> None:
     def reword(ctx: Any) -> None:
         ctx.tool_result.error.message = "x" * 3_000
 
@@ -225,7 +225,7 @@ async def passes(ctx: Any, next: Any) -> Any:
 
 
 @pytest.mark.parametrize(("version", "is_on_loop"), [("older", False), ("older", True), ("today", False)])
-def test_no_handler_begins_once_a_plain_middleware_took_so_long_that_its_call_is_over(
+def test_handler_never_begins_after_middleware_outlasts_call(
     worker: Worker, version: str, is_on_loop: bool
 ) -> None:
     def slow(ctx: Any) -> Any:
@@ -266,9 +266,7 @@ def add_tool_of_turn(worker: Worker) -> None:
     worker.registry.dynamic.add("chef", tool)
 
 
-def test_plan_is_made_again_once_an_older_extension_has_something_around_its_calls(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_extension_around_calls_makes_new_plan(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, lambda ctx, input: 1)
     plan = worker.executor.plans.of(claimed(late()))
@@ -283,7 +281,7 @@ def test_plan_is_made_again_once_an_older_extension_has_something_around_its_cal
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_plain_call_passes_older_functions_and_middlewares_in_one_onion(
+def test_both_versions_share_plain_calls_onion(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
     def first(context: Any) -> None:
@@ -305,9 +303,7 @@ def test_plain_call_passes_older_functions_and_middlewares_in_one_onion(
     assert (result.status, result.output) == ("ok", {"of": {"got": {"first": 1}}})
 
 
-def test_open_policy_takes_no_plan_from_the_tools_that_an_agent_has_anyway(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_policy_keeps_agents_own_tool_plans(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     worker.registry.is_open = True
     add_tool(worker, lambda ctx, input: 1)
@@ -321,7 +317,7 @@ def test_open_policy_takes_no_plan_from_the_tools_that_an_agent_has_anyway(
     assert worker.executor.plans.of(claimed(late().model_copy(update={"tool_name": undeclared}))) is None
 
 
-def test_extensions_have_nothing_around_the_systems_own_tools(
+def test_extensions_have_nothing_around_systems_own_tools(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
@@ -333,7 +329,7 @@ def test_extensions_have_nothing_around_the_systems_own_tools(
     assert not plan.is_wrapped
 
 
-def test_tool_of_one_turn_leaves_the_plans_of_all_other_calls_as_they_are(
+def test_turn_tool_leaves_other_calls_plans_unchanged(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
@@ -349,7 +345,7 @@ def test_tool_of_one_turn_leaves_the_plans_of_all_other_calls_as_they_are(
     assert worker.executor.plans.of(claimed(late(instance_key="i", turn_id="other"))) is plan
 
 
-def test_tool_that_a_plain_call_takes_from_its_turn_is_told_to_the_other_workers(
+def test_plain_call_removing_turn_tool_informs_workers(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
@@ -370,7 +366,7 @@ def test_tool_that_a_plain_call_takes_from_its_turn_is_told_to_the_other_workers
     ("handler", "ended"),
     [(lambda ctx, input: 1, ("ok", None)), (fails, ("error", "E_TOOL"))],
 )
-def test_listeners_hear_of_a_plain_call_before_its_handler_and_after_it(
+def test_listeners_hear_plain_call_around_its_handler(
     worker: Worker,
     monkeypatch: pytest.MonkeyPatch,
     handler: Callable[[Any, Any], Any],
@@ -397,7 +393,7 @@ def test_listeners_hear_of_a_plain_call_before_its_handler_and_after_it(
 @pytest.mark.requirement("result.pending-handle")
 @pytest.mark.parametrize("approved_by", [None, b"ann"])
 @pytest.mark.parametrize("middlewares", [(), (lambda ctx: ctx.next(),), (goes_on,)])
-def test_plain_call_waits_for_its_approval_before_its_handler_begins(
+def test_plain_call_awaits_approval_before_handler_begins(
     worker: Worker,
     monkeypatch: pytest.MonkeyPatch,
     approved_by: bytes | None,
@@ -421,7 +417,7 @@ def test_plain_call_waits_for_its_approval_before_its_handler_begins(
     assert begun == ([] if approved_by is None else [{}])
 
 
-def test_listener_hears_of_a_plain_call_with_wrong_arguments(
+def test_listener_hears_of_plain_call_with_wrong_arguments(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[Any] = []
@@ -438,9 +434,7 @@ def test_listener_hears_of_a_plain_call_with_wrong_arguments(
     assert heard == ["E_TOOL_INVALID_ARGS"]
 
 
-def test_call_with_a_time_limit_of_its_own_has_a_plan_with_it(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_has_calls_own_time_limit(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, lambda ctx, input: 1)
     plan, limited = (worker.executor.plans.of(claimed(late(timeout_seconds=each))) for each in (None, 7))
@@ -489,7 +483,7 @@ def opening(agent: str = "chef") -> ToolCall:
 
 
 @pytest.mark.parametrize("change", [add_older_function, add_listener, add_tool_of_turn])
-def test_step_is_opened_by_a_plan_whatever_is_around_tool_calls(
+def test_plan_opens_step_whatever_surrounds_tool_calls(
     worker: Worker, change: Callable[[Worker], None]
 ) -> None:
     def opens(job: Any) -> OpenedStep:
@@ -509,7 +503,7 @@ def test_step_is_opened_by_a_plan_whatever_is_around_tool_calls(
     assert ToolCallResult.from_json(result).output["step"]["turnId"] == "t"
 
 
-def test_step_of_an_agent_that_the_bundle_lacks_has_no_plan(worker: Worker) -> None:
+def test_step_of_unknown_agent_has_no_plan(worker: Worker) -> None:
     worker.registry.add_system_tool(step_tool(UNUSED))
     job = claimed(opening())
     job.agent = "nobody"
@@ -547,7 +541,7 @@ def error_of(result: bytes | ToolCallResult) -> ToolCallError:
     return error
 
 
-def test_plain_middleware_changes_arguments_and_costs_no_result_object(
+def test_plain_middleware_changes_arguments_without_result_object(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = run_within(worker, monkeypatch, lambda ctx: ctx.next(), swaps_arguments)
@@ -555,7 +549,7 @@ def test_plain_middleware_changes_arguments_and_costs_no_result_object(
     assert json.loads(result)["output"] == {"got": {"n": 5}}
 
 
-def test_async_middleware_that_awaits_its_next_alone_sees_the_status_on_the_handlers_thread(
+def test_middleware_awaiting_only_next_sees_status_on_handler_thread(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -606,7 +600,7 @@ def clears_arguments(ctx: ToolCallContext) -> Any:
         (clears_arguments, "E_TOOL_INVALID_ARGS", "object"),
     ],
 )
-def test_fault_of_a_plain_middleware_ends_its_call(
+def test_fault_of_plain_middleware_ends_its_call(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, middleware: Middleware, code: str, word: str
 ) -> None:
     error = error_of(run_within(worker, monkeypatch, middleware))
@@ -614,7 +608,7 @@ def test_fault_of_a_plain_middleware_ends_its_call(
     assert word in error.message
 
 
-def test_calls_begin_on_the_event_loop_once_a_plain_middleware_has_awaited_something(
+def test_calls_begin_on_loop_once_plain_middleware_awaits(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = run_within(worker, monkeypatch, asks_loop)
@@ -626,7 +620,7 @@ def test_calls_begin_on_the_event_loop_once_a_plain_middleware_has_awaited_somet
 
 
 @pytest.mark.parametrize("fields", [{}, {"step_id": "s"}, {"step_id": "s", "message": SAID}])
-def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_context_says(
+def test_process_beside_worker_gets_plain_calls_whole_context(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
@@ -649,7 +643,7 @@ def test_a_process_beside_the_worker_is_told_of_a_plain_call_what_the_whole_cont
 
 
 @pytest.mark.requirement("oauth.secrets.never-shown")
-def test_token_that_a_plain_tool_has_asked_for_and_returns_is_not_in_its_result(
+def test_token_plain_tool_requests_and_returns_is_hidden(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def posts(ctx: Any, input: Any) -> Any:
@@ -663,7 +657,7 @@ def test_token_that_a_plain_tool_has_asked_for_and_returns_is_not_in_its_result(
 
 
 @pytest.mark.requirement("result.async-form")
-def test_plain_tool_may_say_in_the_documents_form_that_its_result_comes_later(
+def test_plain_tool_may_return_documented_pending_form(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "KNOWN_SECRETS", KnownSecrets())  # other tests have secrets
@@ -676,7 +670,7 @@ def test_plain_tool_may_say_in_the_documents_form_that_its_result_comes_later(
 
 
 @pytest.mark.parametrize("middlewares", [(), (lambda ctx: ctx.next(),), (goes_on,)])
-def test_what_a_plain_function_returns_is_awaited_each_time(
+def test_awaitable_from_plain_function_is_awaited_each_time(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, middlewares: tuple[Middleware, ...]
 ) -> None:
     async def later() -> Any:
@@ -698,7 +692,7 @@ AROUND = pytest.mark.parametrize("middlewares", [(), (lambda ctx: ctx.next(),), 
 
 
 @AROUND
-def test_plain_function_may_return_a_value_after_something_to_await(
+def test_plain_function_may_return_value_after_awaitable(
     worker: Worker, middlewares: tuple[Middleware, ...]
 ) -> None:
     async def later() -> Any:
@@ -715,7 +709,7 @@ def test_plain_function_may_return_a_value_after_something_to_await(
 
 
 @AROUND
-def test_what_a_plain_function_returns_is_awaited_in_calls_that_began_at_the_same_time(
+def test_awaitables_from_simultaneous_plain_calls_are_awaited(
     worker: Worker, middlewares: tuple[Middleware, ...]
 ) -> None:
     is_awaited, both = threading.Event(), threading.Barrier(2)
@@ -746,7 +740,7 @@ def test_what_a_plain_function_returns_is_awaited_in_calls_that_began_at_the_sam
 
 @AROUND
 @pytest.mark.parametrize("fields", [{}, {"timeout_seconds": 60}])
-def test_what_a_plain_function_returns_is_cancelled_with_its_call(
+def test_plain_functions_awaitable_is_cancelled_with_call(
     worker: Worker, middlewares: tuple[Middleware, ...], fields: dict[str, Any]
 ) -> None:
     ends: list[str] = []
@@ -773,7 +767,7 @@ def test_what_a_plain_function_returns_is_cancelled_with_its_call(
     assert ends == ["cancelled", "cancelled"]
 
 
-def test_what_a_plain_function_returns_does_not_begin_once_its_call_is_cancelled(worker: Worker) -> None:
+def test_plain_functions_awaitable_never_begins_after_cancel(worker: Worker) -> None:
     begun: list[int] = []
 
     async def later() -> None:
@@ -789,7 +783,7 @@ def test_what_a_plain_function_returns_does_not_begin_once_its_call_is_cancelled
     assert begun == []
 
 
-def test_call_with_a_time_limit_of_its_own_begins_on_the_event_loop_if_earlier_ones_awaited(
+def test_limited_call_begins_on_loop_after_awaiting_calls(
     worker: Worker,
 ) -> None:
     async def later() -> None: ...
@@ -815,7 +809,7 @@ class Closed(dict[str, Any]):
 
 @AROUND
 @pytest.mark.parametrize("gives", [lambda: Closed(row=1), lambda: [Closed(row=1)]])
-def test_value_that_cannot_be_read_ends_its_call_alone(
+def test_unreadable_value_ends_only_its_call(
     worker: Worker,
     monkeypatch: pytest.MonkeyPatch,
     middlewares: tuple[Middleware, ...],
@@ -835,9 +829,7 @@ class UnreadableError(Exception):
 
 
 @AROUND
-def test_error_that_cannot_be_read_ends_its_call_alone(
-    worker: Worker, middlewares: tuple[Middleware, ...]
-) -> None:
+def test_unreadable_error_ends_only_its_call(worker: Worker, middlewares: tuple[Middleware, ...]) -> None:
     def handler(ctx: Any, input: Any) -> Any:
         raise UnreadableError
 
@@ -851,16 +843,14 @@ def test_error_that_cannot_be_read_ends_its_call_alone(
     assert error.message == "UnreadableError, which cannot be shown"
 
 
-def test_nothing_is_kept_of_tools_that_do_not_exist(worker: Worker) -> None:
+def test_nothing_is_kept_of_nonexistent_tools(worker: Worker) -> None:
     for number in range(3):
         made_up = late().model_copy(update={"tool_name": f"made__up{number}"})
         assert worker.executor.plans.of(claimed(made_up)) is None
     assert worker.executor.plans._plans == {}
 
 
-def test_a_call_whose_middlewares_took_long_is_marked_again_before_its_handler(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_middlewares_renew_mark_before_handler(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     told: list[str] = []
     add_tool(worker, lambda ctx, input: told.append("handler"))

@@ -39,7 +39,7 @@ def job_of(call: ToolCall = CALL, *, retried: bytes | None = None, approved: byt
     return Job("agent.coder", "token-1", answer, asked_at=0.0, clock=wall_clock, worker="w1@host")
 
 
-def test_the_wire_record_of_a_client_is_plain() -> None:
+def test_wire_record_of_client_is_plain() -> None:
     assert is_plain(job_of().read(), "coder")
 
 
@@ -59,11 +59,11 @@ def test_the_wire_record_of_a_client_is_plain() -> None:
         {"instanceKey": ""},
     ],
 )
-def test_a_call_that_says_more_or_something_else_is_not_plain(changed: dict[str, Any]) -> None:
+def test_extra_or_different_fields_make_call_not_plain(changed: dict[str, Any]) -> None:
     assert not is_plain({**job_of().read(), **changed}, "coder")
 
 
-def test_a_call_of_an_agent_is_plain_but_its_record_is_kept_whole() -> None:
+def test_agents_call_is_plain_keeping_whole_record() -> None:
     own = CALL.model_copy(
         update={
             "args": {"callChain": [], "args": 1},
@@ -83,7 +83,7 @@ def test_a_call_of_an_agent_is_plain_but_its_record_is_kept_whole() -> None:
     assert agents.claim.run.call == own
 
 
-def test_what_is_counted_of_a_call_is_what_its_result_says() -> None:
+def test_counted_figures_of_call_match_its_result() -> None:
     job = job_of(CALL.model_copy(update={"auth": {"subjects": {"user": "u1"}}}))
     job.started_at, job.attempt = job.clock() - 20, 1
     run = job.claim.run
@@ -104,7 +104,7 @@ def test_what_is_counted_of_a_call_is_what_its_result_says() -> None:
         assert job.counted == counted
 
 
-def test_a_call_that_ran_before_has_no_wait_and_a_turn_no_tokens_but_a_sender() -> None:
+def test_rerun_turn_counts_sender_without_wait_or_tokens() -> None:
     args = event_args("planner", "default", {}, awaited=True)
     event = new_call("coder", DELEGATE_TOOL, args, {})
     answer = event.model_copy(update={"tool_name": DELEGATE_RESULT_TOOL})
@@ -127,7 +127,7 @@ def test_a_call_that_ran_before_has_no_wait_and_a_turn_no_tokens_but_a_sender() 
         {"auth": "token"},
     ],
 )
-def test_a_call_whose_origin_is_not_sound_is_not_begun(changed: dict[str, Any]) -> None:
+def test_call_with_unsound_origin_is_not_begun(changed: dict[str, Any]) -> None:
     job = job_of()
     job.call = {**job.read(), **changed}
     assert not job.classify()
@@ -142,7 +142,7 @@ def in_step(**fields: Any) -> ToolCall:
 
 
 @pytest.mark.parametrize("call", [in_step(), in_step(model_call_id="c-0"), in_step(message=None)])
-def test_call_of_a_step_is_plain_but_its_record_is_kept_whole(call: ToolCall) -> None:
+def test_step_call_is_plain_keeping_whole_record(call: ToolCall) -> None:
     job = job_of(call)
     assert job.classify()
     assert (job.is_plain, job.is_bare) == (True, False)
@@ -158,7 +158,7 @@ def test_call_of_a_step_is_plain_but_its_record_is_kept_whole(call: ToolCall) ->
         {"data": {"role": "assistant", "content": [{"toolCallId": "c-2"}]}},
     ],
 )
-def test_call_whose_message_may_not_hold_it_is_not_plain(changed: dict[str, Any]) -> None:
+def test_call_foreign_to_its_message_is_not_plain(changed: dict[str, Any]) -> None:
     call = in_step()
     assert call.message is not None
     job = job_of(call.model_copy(update={"message": call.message.model_copy(update=changed)}))
@@ -166,37 +166,37 @@ def test_call_whose_message_may_not_hold_it_is_not_plain(changed: dict[str, Any]
     assert not job.is_plain
 
 
-def test_call_whose_message_is_not_sound_is_not_begun() -> None:
+def test_call_with_unsound_message_is_not_begun() -> None:
     job = job_of(in_step())
     job.call = {**job.read(), "message": {**job.read()["message"], "id": 5}}
     assert not job.classify()
 
 
-def test_a_call_whose_context_is_too_large_is_not_plain() -> None:
+def test_call_with_oversized_context_is_not_plain() -> None:
     job = job_of(CALL.model_copy(update={"auth": {"token": "x" * MAX_CONTEXT_BYTES}}))
     assert job.classify()
     assert not job.is_plain
 
 
-def test_in_a_queue_of_events_nothing_else_is_begun() -> None:
+def test_tool_call_in_event_queue_is_not_begun() -> None:
     job = job_of()
     job.queue = "agent.coder.events"
     job.call = {**job.read(), "parentId": "p-1"}
     assert not job.classify()
 
 
-def test_what_is_kept_of_retries_keeps_no_call_from_ending() -> None:
+def test_damaged_retry_data_lets_call_end() -> None:
     for damaged in (b"", b"three", b"1 2 3", b"\xff 5"):
         assert job_of(retried=damaged, approved=b"\xff").claim.run.retries == 0
 
 
-def test_a_call_without_arguments_in_its_record_is_not_plain() -> None:
+def test_call_without_recorded_arguments_is_not_plain() -> None:
     wire = dict(job_of().read())
     del wire["args"]
     assert not is_plain(wire, "coder")
 
 
-def test_log_lines_carry_the_fields_of_a_call_until_its_handler_has_ended() -> None:
+def test_calls_log_fields_last_until_handler_ends() -> None:
     job = job_of()
     running.set(job)
     assert running_log_fields() == job.claim.run.log_fields
@@ -206,7 +206,7 @@ def test_log_lines_carry_the_fields_of_a_call_until_its_handler_has_ended() -> N
     assert running_log_fields() == {}
 
 
-def test_log_lines_about_a_call_that_cannot_be_read_carry_what_is_known() -> None:
+def test_unreadable_calls_log_lines_carry_known_fields() -> None:
     answer = (b"run", 2, 1_700_000_000_123, 0, None, None, b"[", b"", b"id-1")
     job = Job("agent.coder", "token-1", answer, asked_at=0.0, clock=wall_clock, worker="w1@host")
     known = {"agent": "coder", "attempt": 2, "call_id": "id-1", "worker": "w1@host"}
@@ -215,7 +215,7 @@ def test_log_lines_about_a_call_that_cannot_be_read_carry_what_is_known() -> Non
 
 @pytest.mark.parametrize("call", [CALL, in_step(model_call_id='call "1"')])
 @pytest.mark.parametrize("output", [{"sum": 3}, None, 'snowman ☃ "quoted" \\ \n', [1.5, True, []], ""])
-def test_the_result_of_a_plain_call_reads_as_the_general_one(output: Any, call: ToolCall) -> None:
+def test_result_of_plain_call_equals_general_result(output: Any, call: ToolCall) -> None:
     job = job_of(call.model_copy(update={"instance_key": 'ключ "1"\n'}))
     job.started_at = job.clock()
     wire = result_of(job, job.read(), serializer.encode(output).decode())
@@ -230,7 +230,7 @@ def test_the_result_of_a_plain_call_reads_as_the_general_one(output: Any, call: 
     assert (job.ended_at, job.duration_ms) == (result.meta.finished_at, result.meta.duration_ms)
 
 
-def test_the_result_of_a_plain_call_that_failed_reads_as_the_general_one() -> None:
+def test_failed_plain_call_has_general_result() -> None:
     job = job_of()
     job.started_at = job.clock()
     error = ToolCallError(
@@ -243,7 +243,7 @@ def test_the_result_of_a_plain_call_that_failed_reads_as_the_general_one() -> No
     assert result == general.model_copy(update={"meta": general.meta.model_copy(update=times)})
 
 
-def test_a_claim_has_what_the_ledger_told() -> None:
+def test_claim_has_fields_from_ledger() -> None:
     claim = job_of(retried=b"1 1700000000000", approved=b"ann").claim
     assert (claim.token, claim.verdict, claim.run.call) == ("token-1", Verdict.RUN, CALL)
     assert (claim.run.attempt, claim.run.retries, claim.run.begun_at) == (2, 1, 1_700_000_000_000)
@@ -253,7 +253,7 @@ def test_a_claim_has_what_the_ledger_told() -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [(b"[1]", "not an object"), (None, "empty")])
-def test_a_record_that_is_not_a_call_is_told_as_such(text: bytes | None, reason: str) -> None:
+def test_record_that_is_no_call_is_reported(text: bytes | None, reason: str) -> None:
     job = Job(
         "agent.coder",
         "t",
@@ -267,7 +267,7 @@ def test_a_record_that_is_not_a_call_is_told_as_such(text: bytes | None, reason:
     assert not job.classify()
 
 
-def test_a_mark_that_is_as_old_as_its_lease_allows_is_asked_for_again() -> None:
+def test_mark_at_lease_age_limit_is_requested_again() -> None:
     job = job_of()
     job.state, job.fresh_until = JobState.STARTED, monotonic()
     job.require_fresh()
@@ -307,7 +307,7 @@ class Services:
         return self._note("context", ToolContext(**fields, message=message))  # type: ignore[no-any-return]
 
 
-def test_context_of_a_plain_call_makes_each_field_when_it_is_read() -> None:
+def test_plain_call_context_makes_fields_when_read() -> None:
     job, services = job_of(), Services()
     context = PlainContext(job, services)
     assert isinstance(context, ToolContext)
@@ -338,7 +338,7 @@ def note_limits(noted: list[str]) -> Callable[[float], Callable[[], None]]:
     return limit
 
 
-def test_handler_that_runs_when_its_call_is_detached_is_limited_to_its_end() -> None:
+def test_detached_running_handler_is_limited_until_end() -> None:
     job, noted = limited_job()
     job.begin_handler()
     assert job.limit_handler(note_limits(noted))
@@ -347,7 +347,7 @@ def test_handler_that_runs_when_its_call_is_detached_is_limited_to_its_end() -> 
     assert job.started_at is not None
 
 
-def test_handler_that_begins_after_its_call_was_detached_is_limited_from_then() -> None:
+def test_handler_beginning_after_detachment_is_limited_from_start() -> None:
     job, noted = limited_job()
     assert job.limit_handler(note_limits(noted))
     assert noted == []
@@ -356,7 +356,7 @@ def test_handler_that_begins_after_its_call_was_detached_is_limited_from_then() 
     assert noted == ["begins", "called off"]
 
 
-def test_handler_that_has_ended_when_its_call_is_detached_has_no_limit() -> None:
+def test_handler_ended_before_detachment_has_no_limit() -> None:
     job, noted = limited_job()
     job.begin_handler()
     job.end_handler()
@@ -364,7 +364,7 @@ def test_handler_that_has_ended_when_its_call_is_detached_has_no_limit() -> None
     assert noted == []
 
 
-def test_handler_does_not_begin_once_its_call_is_cancelled() -> None:
+def test_handler_of_cancelled_call_does_not_begin() -> None:
     job, _ = limited_job()
     job.ensure_cancellation().set(ToolCancelledError())
     with pytest.raises(ToolCancelledError):

@@ -10,7 +10,7 @@ ERRORS = [ValueError("no"), SystemExit(3), KeyboardInterrupt(), asyncio.Cancelle
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_whatever_is_raised_is_the_error_of_the_outcome(error: BaseException) -> None:
+def test_raised_exception_is_error_of_outcome(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -23,7 +23,7 @@ def test_whatever_is_raised_is_the_error_of_the_outcome(error: BaseException) ->
             outcome.get()
 
 
-def test_what_is_returned_is_the_value_of_the_outcome() -> None:
+def test_returned_value_is_value_of_outcome() -> None:
     async def one() -> int:
         return 1
 

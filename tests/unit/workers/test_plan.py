@@ -16,16 +16,14 @@ from workers.plan import SlowToolDetector
         (0.0005, 0.0004, 100, False),
     ],
 )
-def test_a_tool_that_takes_long_or_waits_again_and_again_lasts(
-    wall: float, idle: float, runs: int, is_slow: bool
-) -> None:
+def test_long_or_repeatedly_waiting_tool_is_slow(wall: float, idle: float, runs: int, is_slow: bool) -> None:
     detector = SlowToolDetector()
     for _ in range(runs):
         detector.learn(wall, idle)
     assert detector.is_slow is is_slow
 
 
-def test_waits_that_are_a_tools_nature_do_not_count() -> None:
+def test_waits_that_are_tools_nature_do_not_count() -> None:
     detector = SlowToolDetector(most_idle=0.005)
     for _ in range(100):
         detector.learn(0.004, 0.004)
@@ -34,7 +32,7 @@ def test_waits_that_are_a_tools_nature_do_not_count() -> None:
     assert detector.is_slow
 
 
-def test_one_short_run_clears_a_tool() -> None:
+def test_one_short_run_clears_tool() -> None:
     detector = SlowToolDetector()
     detector.learn(1.0, 1.0)
     detector.learn(0.0002, 0.0001)
@@ -44,7 +42,7 @@ def test_one_short_run_clears_a_tool() -> None:
     assert not detector.is_slow
 
 
-def test_a_handler_that_raises_is_learned_from_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_that_raises_is_learned_from_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.plan.monotonic", lambda: 0.0)
     monkeypatch.setattr("workers.plan.thread_time", lambda: 0.0)
     detector = SlowToolDetector()

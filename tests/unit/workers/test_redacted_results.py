@@ -17,7 +17,7 @@ TOKEN = "xoxb-4712-token-of-a-result"
 
 
 @pytest.mark.requirement("oauth.secrets.never-shown")
-def test_a_token_that_a_tool_returns_or_raises_is_in_no_result(tmp_path: Path) -> None:
+def test_token_returned_or_raised_is_hidden(tmp_path: Path) -> None:
     KNOWN_SECRETS.add(TOKEN)
     args = {"note": [f"Bearer {TOKEN}"], TOKEN: 5, "link": "https://p.example/?state=s"}
 
@@ -36,7 +36,7 @@ def test_a_token_that_a_tool_returns_or_raises_is_in_no_result(tmp_path: Path) -
     assert TOKEN not in f"{returned.to_wire()} {raised.to_wire()}"
 
 
-def test_an_error_tells_a_token_in_none_of_its_parts() -> None:
+def test_error_tells_token_in_none_of_its_parts() -> None:
     KNOWN_SECRETS.add(TOKEN)
     error = type(TOKEN, (ValueError,), {"code": TOKEN, "suggestion": TOKEN, "help_url": TOKEN})(TOKEN)
 
@@ -50,7 +50,7 @@ META = ResultMeta(
 )
 
 
-def test_a_result_that_a_middleware_has_made_is_cleared_of_tokens_too() -> None:
+def test_middleware_made_result_is_cleared_of_tokens() -> None:
     KNOWN_SECRETS.add(TOKEN)
     said = ToolCallResult(
         tool_call_id="call-1",
@@ -67,7 +67,7 @@ def test_a_result_that_a_middleware_has_made_is_cleared_of_tokens_too() -> None:
     assert without_secrets(shown) is shown
 
 
-def test_a_tool_that_is_registered_while_it_runs_tells_a_model_no_token() -> None:
+def test_tool_registered_at_runtime_shows_no_token() -> None:
     KNOWN_SECRETS.add(TOKEN)
     item = {"name": "a__b", "description": TOKEN, "parameters": {"properties": {"x": {"default": TOKEN}}}}
 

@@ -42,12 +42,12 @@ def report(post: Post) -> Iterator[ProgressReporter[bytes]]:
     yield ProgressReporter(bytes, post, watchdog.watch)
 
 
-def test_the_first_report_is_posted_at_once(report: ProgressReporter[bytes], post: Post) -> None:
+def test_first_report_is_posted_at_once(report: ProgressReporter[bytes], post: Post) -> None:
     report(1, 3, "one")
     assert post.reports == [b'{"done":1,"total":3,"message":"one"}']
 
 
-def test_until_it_is_answered_no_other_is_posted_and_then_the_last_with_a_few_before_it(
+def test_unanswered_report_holds_others_then_posts_last_few(
     report: ProgressReporter[bytes], post: Post
 ) -> None:
     for step in range(10_000):
@@ -60,7 +60,7 @@ def test_until_it_is_answered_no_other_is_posted_and_then_the_last_with_a_few_be
     assert [before.done for before in progress.earlier] == list(range(9990, 9999))
 
 
-def test_what_waits_is_posted_when_the_run_has_ended(report: ProgressReporter[bytes], post: Post) -> None:
+def test_waiting_report_is_posted_when_run_ends(report: ProgressReporter[bytes], post: Post) -> None:
     report(1)
     report(2)
     report.flush()
@@ -68,14 +68,12 @@ def test_what_waits_is_posted_when_the_run_has_ended(report: ProgressReporter[by
     assert post.reports == [b'{"done":1}', b'{"done":2,"earlier":[{"done":1}]}']
 
 
-def test_a_run_that_tells_nothing_posts_nothing(report: ProgressReporter[bytes], post: Post) -> None:
+def test_run_that_tells_nothing_posts_nothing(report: ProgressReporter[bytes], post: Post) -> None:
     report.flush()
     assert post.reports == []
 
 
-def test_after_a_pause_with_nothing_to_tell_the_next_report_is_posted_at_once(
-    report: ProgressReporter[bytes], post: Post
-) -> None:
+def test_report_after_quiet_pause_is_posted_immediately(report: ProgressReporter[bytes], post: Post) -> None:
     report(1)
     post.answer()
     wait_until(lambda: not report._is_pausing)
@@ -83,7 +81,7 @@ def test_after_a_pause_with_nothing_to_tell_the_next_report_is_posted_at_once(
     assert post.reports == [b'{"done":1}', b'{"done":2,"earlier":[{"done":1}]}']
 
 
-def test_what_cannot_be_told_is_refused_and_not_posted(report: ProgressReporter[bytes], post: Post) -> None:
+def test_invalid_report_is_refused_and_not_posted(report: ProgressReporter[bytes], post: Post) -> None:
     with pytest.raises(ToolError, match="done must be a number"):
         report(float("nan"))
     assert post.reports == []
@@ -121,7 +119,7 @@ def chunks(post: Post) -> list[Any]:
     return [event["chunk"] for event in events(post)]
 
 
-def test_the_first_output_is_posted_at_once_with_what_its_events_have_in_common(
+def test_first_output_is_immediately_posted_with_shared_fields(
     emit: OutputEmitter[bytes], post: Post
 ) -> None:
     emit("a\u00e9")
@@ -130,7 +128,7 @@ def test_the_first_output_is_posted_at_once_with_what_its_events_have_in_common(
     ]
 
 
-def test_what_is_emitted_until_the_answer_is_joined_in_order(emit: OutputEmitter[bytes], post: Post) -> None:
+def test_output_before_answer_is_joined_in_order(emit: OutputEmitter[bytes], post: Post) -> None:
     emit("first")
     changed = {"rows": 1}
     for chunk in ("one ", "two ", changed, [2], "three", ""):
@@ -144,7 +142,7 @@ def test_what_is_emitted_until_the_answer_is_joined_in_order(emit: OutputEmitter
 
 
 @pytest.mark.usefixtures("secrets")
-def test_one_that_waits_posts_nothing_before_it_begins(post: Post) -> None:
+def test_waiting_emitter_posts_nothing_before_it_begins(post: Post) -> None:
     emit = OutputEmitter({"callId": "c"}, bytes, post, Watchdog().watch, waits=True)
     emit("short")
     assert post.reports == []
@@ -155,9 +153,7 @@ def test_one_that_waits_posts_nothing_before_it_begins(post: Post) -> None:
     assert emit.last() is None
 
 
-def test_the_two_halves_of_a_surrogate_pair_become_one_character(
-    emit: OutputEmitter[bytes], post: Post
-) -> None:
+def test_two_halves_of_surrogate_pair_become_one_character(emit: OutputEmitter[bytes], post: Post) -> None:
     emit("x")
     emit("\ud83d")
     emit("\ude00")
@@ -165,7 +161,7 @@ def test_the_two_halves_of_a_surrogate_pair_become_one_character(
     assert chunks(post) == ["x", "\U0001f600"]
 
 
-def test_secrets_are_hidden_in_text_and_json_also_when_chunks_cut_them(
+def test_text_and_json_secrets_are_hidden_across_chunks(
     emit: OutputEmitter[bytes], post: Post, secrets: KnownSecrets
 ) -> None:
     secrets.add("sesame-of-emitters")
@@ -178,9 +174,7 @@ def test_secrets_are_hidden_in_text_and_json_also_when_chunks_cut_them(
     assert chunks(post) == ["the key is ", "***.", {"***": ["***"]}, "sesame"]
 
 
-def test_beyond_the_most_bytes_of_a_run_nothing_is_posted_and_followers_learn_it(
-    emit: OutputEmitter[bytes], post: Post
-) -> None:
+def test_output_beyond_limit_stops_and_followers_learn(emit: OutputEmitter[bytes], post: Post) -> None:
     for _ in range(MOST_EMITTED_BYTES // LARGEST_CHUNK):
         emit("x" * LARGEST_CHUNK)
     for _ in range(3):
@@ -201,7 +195,7 @@ def test_beyond_the_most_bytes_of_a_run_nothing_is_posted_and_followers_learn_it
         (b"bytes", ToolOutputError, "neither text nor JSON"),
     ],
 )
-def test_what_cannot_be_emitted_is_an_error_whether_or_not_anybody_follows(
+def test_unemittable_chunk_is_error_even_without_followers(
     emit: OutputEmitter[bytes], post: Post, chunk: Any, error: type[ToolError], message: str
 ) -> None:
     for emitted in (emit, emit_nowhere):
@@ -210,9 +204,7 @@ def test_what_cannot_be_emitted_is_an_error_whether_or_not_anybody_follows(
     assert post.reports == []
 
 
-def test_after_the_end_of_the_stream_nothing_more_is_posted_or_kept(
-    emit: OutputEmitter[bytes], post: Post
-) -> None:
+def test_output_after_stream_end_is_dropped(emit: OutputEmitter[bytes], post: Post) -> None:
     emit("one")
     emit("two")
     post.answer(0)
@@ -221,7 +213,7 @@ def test_after_the_end_of_the_stream_nothing_more_is_posted_or_kept(
     assert chunks(post) == ["one"]
 
 
-def test_a_handler_that_begins_again_makes_its_output_void(emit: OutputEmitter[bytes], post: Post) -> None:
+def test_handler_that_begins_again_makes_its_output_void(emit: OutputEmitter[bytes], post: Post) -> None:
     void_output(emit)
     emit("one")
     emit("two")
@@ -235,7 +227,7 @@ def test_a_handler_that_begins_again_makes_its_output_void(emit: OutputEmitter[b
     ]
 
 
-def test_of_what_a_process_sends_only_events_are_relayed(emit: OutputEmitter[bytes], post: Post) -> None:
+def test_only_events_in_output_of_process_are_relayed(emit: OutputEmitter[bytes], post: Post) -> None:
     emit("one")
     relay_output(emit, [{"seq": 0, "chunk": "x" * (LARGEST_CHUNK + 1)}, {"chunk": {"a": 1}}, "no event"])
     broken: Any
@@ -253,7 +245,7 @@ def test_of_what_a_process_sends_only_events_are_relayed(emit: OutputEmitter[byt
 
 
 @pytest.mark.usefixtures("secrets")
-def test_the_longer_a_run_emits_the_rarer_its_output_is_posted(post: Post) -> None:
+def test_longer_run_emits_rarer_its_output_is_posted(post: Post) -> None:
     pauses: list[float] = []
     emit = OutputEmitter({"callId": "c"}, bytes, post, lambda seconds, _: pauses.append(seconds))
     for _ in range(3_000):

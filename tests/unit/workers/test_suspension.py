@@ -35,30 +35,30 @@ def a_tool(**fields: object) -> BoundTool:
 
 
 @pytest.mark.parametrize("glob", ["*", "disk__*", "*__wipe", "disk__wipe", "disk__w[hi]pe"])
-def test_a_glob_of_the_policy_asks_for_an_approval(glob: str) -> None:
+def test_glob_of_policy_asks_for_approval(glob: str) -> None:
     held = Suspension(("other__*", glob), 60).hold(a_run(), a_tool())
     assert held is not None
     assert (held.handle, held.is_approval) == ("id-1", True)
 
 
-def test_an_export_asks_for_an_approval_until_there_is_one() -> None:
+def test_export_asks_for_approval_until_approved() -> None:
     tool = a_tool(requiresApproval=True)
     assert ASKS_FOR_NONE.hold(a_run(), tool) is not None
     assert ASKS_FOR_NONE.hold(replace(a_run(), approved_by=""), tool) is None
     assert ASKS_FOR_NONE.hold(a_run(), a_tool()) is None
 
 
-def test_the_systems_own_tools_need_no_approval() -> None:
+def test_systems_own_tools_need_no_approval() -> None:
     assert ASKS_FOR_ALL.hold(a_run(), system_tools(1_000)[READ_OUTPUT_TOOL].bound) is None
 
 
-def test_a_call_expires_when_its_tool_says_else_when_the_operator_does() -> None:
+def test_call_expires_by_tools_or_operators_time() -> None:
     waits = [Pending("x"), Pending("x", ttl_seconds=5)]
     results = [ASKS_FOR_NONE.result(a_run(), one, NOW) for one in waits]
     assert [epoch_milliseconds(one.meta.expires_at or "") - NOW for one in results] == [60_000, 5_000]
 
 
-def test_a_deadline_ends_the_wait_for_an_approval_and_no_other() -> None:
+def test_deadline_ends_wait_for_approval_and_no_other() -> None:
     run = a_run(deadline="2026-09-21T14:13:21.000Z")
     assert epoch_milliseconds(run.call.deadline or "") == NOW + 1_000
     held = ASKS_FOR_ALL.result(run, Pending("x", is_approval=True), None)
@@ -67,7 +67,7 @@ def test_a_deadline_ends_the_wait_for_an_approval_and_no_other() -> None:
     assert begun.meta.expires_at == "2026-09-21T14:14:20.000Z"
 
 
-def test_the_author_of_a_tool_sees_that_it_is_pending_and_needs_no_approval(tmp_path: Path) -> None:
+def test_tool_author_sees_pending_without_needing_approval(tmp_path: Path) -> None:
     bundle = load_bundle(PENDING_BUNDLE)
     begun = run_tool(bundle, "builder", "jobs__begin", {"handle": "h"}, state_root=tmp_path)
     wiped = run_tool(bundle, "builder", "guarded__wipe", {"disk": "sda"}, state_root=tmp_path)

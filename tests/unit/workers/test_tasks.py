@@ -10,7 +10,7 @@ from workers import tasks
 @pytest.mark.parametrize(
     "task", [tasks.tool_call, tasks.delegate, tasks.delegate_result, tasks.event], ids=lambda task: task.name
 )
-def test_a_task_that_celery_runs_where_it_is_sent_says_what_to_do(task: "Task[..., None]") -> None:
+def test_eagerly_run_celery_task_says_what_to_do(task: "Task[..., None]") -> None:
     with pytest.raises(ConfigError, match="carried out by a worker") as refused:
         task.apply(args=({"toolName": "bash__exec", "args": {}},), throw=True)
     assert "task_always_eager" in refused.value.suggestion

@@ -15,13 +15,13 @@ from workers.testing import run_tool
 CALLS_BUNDLE = Path(__file__).parents[2] / "bundles" / "calls"
 
 
-def test_progress_is_checked_as_in_a_worker(tmp_path: Path) -> None:
+def test_progress_is_checked_as_in_worker(tmp_path: Path) -> None:
     said = run_tool(CALLS_BUNDLE, "smith", "teller__errs", state_root=tmp_path).output
     assert len(said) == 9
     assert said[0] == "E_TOOL: progress: done must be a number from 0 to 2**53."
 
 
-def test_a_call_is_not_cancelled_and_may_tell_of_its_progress(tmp_path: Path) -> None:
+def test_tested_call_is_uncancelled_and_may_report_progress(tmp_path: Path) -> None:
     (tmp_path / "guest").touch()
     args = {"steps": 5, "place": str(tmp_path)}
     assert (
@@ -58,7 +58,7 @@ handlers = {"plain": look, "apart": look}
 
 @pytest.mark.requirement("context.runtime", "context.logger")
 @pytest.mark.parametrize("export", ["plain", "apart"])
-def test_tool_without_a_worker_has_a_logger_and_no_other_agents(
+def test_tool_without_worker_has_logger_but_no_agents(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, export: str
 ) -> None:
     (tmp_path / "goondan.yaml").write_text(TOOLS, encoding="utf-8")
@@ -115,7 +115,7 @@ handlers = {"forgets": forgets, "nests": nests, "defers": defers, "streams": str
 
 @pytest.mark.requirement("handler.returns-json")
 @pytest.mark.parametrize("isolation", ["", ", isolation: process"])
-def test_handler_that_returns_unfinished_work_is_told_so_and_python_warns_of_nothing(
+def test_unfinished_work_fails_handler_without_python_warnings(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], isolation: str
 ) -> None:
     names = ("forgets", "nests", "defers", "streams", "yields")
@@ -144,7 +144,7 @@ def test_handler_that_returns_unfinished_work_is_told_so_and_python_warns_of_not
     assert "never awaited" not in capfd.readouterr().err
 
 
-def test_a_misspelt_field_is_refused_as_a_client_does() -> None:
+def test_misspelt_field_is_refused_as_client_does() -> None:
     fields = cast(Any, {"instance": "issue-42"})
     with pytest.raises(
         TypeError, match="unexpected keyword argument 'instance'; did you mean 'instance_key'"
@@ -152,7 +152,7 @@ def test_a_misspelt_field_is_refused_as_a_client_does() -> None:
         run_tool(CALLS_BUNDLE, "smith", "echo__args", **fields)
 
 
-def test_the_log_of_a_call_that_fails_shows_no_local_variables(tmp_path: Path) -> None:
+def test_failed_calls_log_shows_no_local_variables(tmp_path: Path) -> None:
     code = (
         "import sys; from workers.testing import run_tool; "
         "run_tool(sys.argv[1], 'smith', 'odd__raises', {'kind': 'value', 'message': 'cold'})"

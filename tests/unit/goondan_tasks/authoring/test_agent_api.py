@@ -32,7 +32,7 @@ def context() -> AgentContext:
     )
 
 
-def test_a_thinking_that_was_not_awaited_is_an_error_of_the_handler() -> None:
+def test_unawaited_thinking_is_handler_error() -> None:
     ctx = context()
     thought = ctx.think([])
     with pytest.raises(HandoffError, match=r"before ctx\.think had begun") as raised:
@@ -42,7 +42,7 @@ def test_a_thinking_that_was_not_awaited_is_an_error_of_the_handler() -> None:
     ctx.require_thoughts()
 
 
-def test_thinkings_that_run_together_are_fine_once_each_was_awaited() -> None:
+def test_concurrent_thinkings_are_fine_once_awaited() -> None:
     ctx = context()
 
     async def handle() -> list[Any]:

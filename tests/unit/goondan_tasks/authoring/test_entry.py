@@ -30,14 +30,14 @@ def entry(folder: Path, text: str, name: str = "handlers.py") -> Path:
 
 
 @pytest.mark.requirement("bundle.tool.handlers-exported")
-def test_handlers_are_found_by_the_names_of_their_exports(tmp_path: Path) -> None:
+def test_handlers_are_found_by_names_of_their_exports(tmp_path: Path) -> None:
     handlers = handlers_in(import_entry(entry(tmp_path, HANDLERS)))
 
     assert list(handlers) == ["run"]
     assert handlers["run"].__name__ == "run"
 
 
-def test_an_entry_imports_its_siblings(tmp_path: Path) -> None:
+def test_entry_imports_its_siblings(tmp_path: Path) -> None:
     entry(tmp_path, "WORD = 'from a sibling'\n", "words.py")
     entry(tmp_path / "deep", "WORD = 'from deeper'\n", "more.py")
     text = (
@@ -60,7 +60,7 @@ def test_siblings_of_one_name_are_kept_apart(tmp_path: Path) -> None:
     assert names == [["one"], ["two"]]
 
 
-def test_an_unchanged_file_is_imported_once(tmp_path: Path) -> None:
+def test_unchanged_file_is_imported_once(tmp_path: Path) -> None:
     file = entry(
         tmp_path, "import itertools\ncount = itertools.count()\nhandlers = {'n': lambda c, i: next(count)}\n"
     )
@@ -70,13 +70,13 @@ def test_an_unchanged_file_is_imported_once(tmp_path: Path) -> None:
     assert first is second
 
 
-def test_changed_file_is_imported_again_even_within_one_second(tmp_path: Path) -> None:
+def test_file_changed_within_one_second_is_imported_again(tmp_path: Path) -> None:
     for name in ("aa", "bb"):
         assert list(handlers_in(import_entry(entry(tmp_path, f"handlers = {{'{name}': print}}\n")))) == [name]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="before Python 3.14 such a file cannot be imported")
-def test_functions_may_be_annotated_with_what_only_type_checkers_import(tmp_path: Path) -> None:
+def test_annotations_may_use_type_checking_only_imports(tmp_path: Path) -> None:
     module = import_entry(
         entry(
             tmp_path, "def handle(ctx: AgentContext, event: AgentEvent): ...\ndef register(api: Api): ...\n"
@@ -104,7 +104,7 @@ def test_functions_may_be_annotated_with_what_only_type_checkers_import(tmp_path
     ],
 )
 @pytest.mark.requirement("bundle.tool.handlers-exported")
-def test_a_file_without_usable_handlers_says_why_and_where(
+def test_file_without_usable_handlers_says_why_and_where(
     tmp_path: Path, text: str, line: int, part: str
 ) -> None:
     file = entry(tmp_path, text)
@@ -117,7 +117,7 @@ def test_a_file_without_usable_handlers_says_why_and_where(
     assert str(refusal.value).startswith(f"{file.resolve()}:{line}: ")
 
 
-def test_a_file_that_is_not_utf_8_is_not_python(tmp_path: Path) -> None:
+def test_file_not_in_utf_8_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "handlers.py"
     file.write_bytes(b"x = '\xff'\n")
 
@@ -125,7 +125,7 @@ def test_a_file_that_is_not_utf_8_is_not_python(tmp_path: Path) -> None:
         handlers_in(import_entry(file))
 
 
-def test_a_missing_file_is_an_entry_error(tmp_path: Path) -> None:
+def test_missing_file_is_entry_error(tmp_path: Path) -> None:
     with pytest.raises(EntryError, match="cannot be read"):
         handlers_in(import_entry(tmp_path / "missing.py"))
 
@@ -139,7 +139,7 @@ def test_a_missing_file_is_an_entry_error(tmp_path: Path) -> None:
         ("from . import broken\n", SyntaxError),
     ],
 )
-def test_what_the_file_itself_raises_comes_through(
+def test_exception_raised_by_entry_file_comes_through(
     tmp_path: Path, text: str, error: type[BaseException]
 ) -> None:
     entry(tmp_path, "def (:\n", "broken.py")
@@ -152,7 +152,7 @@ def test_what_the_file_itself_raises_comes_through(
     assert {name for name in set(sys.modules) - before if name.startswith(PREFIX)} == set()
 
 
-def test_a_new_process_imports_entry_and_siblings_by_their_names(tmp_path: Path) -> None:
+def test_new_process_imports_entry_and_siblings_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "a%2Eb@c. \udcff"
     entry(folder, "class Word(str): ...\n", "words.py")
     module = import_entry(entry(folder, "from .words import Word\ndef say(): ...\n", "index.v2.py"))
@@ -163,7 +163,7 @@ def test_a_new_process_imports_entry_and_siblings_by_their_names(tmp_path: Path)
     assert child.stdout == f"{os.fsencode(folder)!r} ['say', 'Word']\n"
 
 
-def test_a_changed_or_missing_entry_is_not_imported_by_name(tmp_path: Path) -> None:
+def test_changed_or_missing_entry_fails_import_by_name(tmp_path: Path) -> None:
     file = entry(tmp_path, "def say(): ...\n")
     pickled = pickle.dumps(import_entry(file).say)
     errors = []
@@ -205,7 +205,7 @@ def unpickled(pickled: bytes) -> subprocess.CompletedProcess[str]:
         ("raise ModuleNotFoundError('no name')\n", IMPORT_HINT),
     ],
 )
-def test_what_to_install_is_said_and_which_line_needs_it(tmp_path: Path, text: str, suggestion: str) -> None:
+def test_failed_import_names_needed_install_and_line(tmp_path: Path, text: str, suggestion: str) -> None:
     entry(tmp_path, "\nimport no_such_module\n", "far.py")
     entry(tmp_path, "WORD = 'near'\n", "near.py")
     file = entry(tmp_path, text)
@@ -216,7 +216,7 @@ def test_what_to_install_is_said_and_which_line_needs_it(tmp_path: Path, text: s
     assert import_failure(file, raised.value).suggestion == suggestion.format(file=file, folder=tmp_path)
 
 
-def test_a_file_that_failed_is_tried_again(tmp_path: Path) -> None:
+def test_file_that_failed_is_tried_again(tmp_path: Path) -> None:
     file = entry(tmp_path, "from .words import WORD\nhandlers = {WORD: print}\n")
     with pytest.raises(ModuleNotFoundError):
         handlers_in(import_entry(file))
@@ -226,7 +226,7 @@ def test_a_file_that_failed_is_tried_again(tmp_path: Path) -> None:
     assert list(handlers_in(import_entry(file))) == ["now"]
 
 
-def test_a_file_that_is_being_imported_is_waited_for_and_not_run_twice(tmp_path: Path) -> None:
+def test_concurrent_imports_wait_and_run_file_once(tmp_path: Path) -> None:
     gate, file = tmp_path / "gate", tmp_path / "slow.py"
     os.mkfifo(gate)
     text = f"with open({str(gate)!r}) as gate:\n    gate.read()\nhandlers = {{'wait': print}}\n"

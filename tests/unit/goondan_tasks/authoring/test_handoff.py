@@ -62,18 +62,18 @@ def go(agents: list[str], **how: Any) -> ToolCall:
     return call
 
 
-def test_event_for_an_empty_instance_is_refused_and_does_not_go_to_the_askers_own() -> None:
+def test_empty_instance_is_refused_not_replaced_by_askers() -> None:
     asker = handler_of(go(["a"]))
     with pytest.raises(ToolInputValidationError, match="instanceKey: must not be empty"):
         handoff_call(asker, Handoff("b", {"input": 1, "instanceKey": ""}), most_hops=MOST, now_ms=0)
 
 
-def test_chain_grows_by_the_asker() -> None:
+def test_chain_grows_by_asker() -> None:
     call = go(["a", "b", "c"])
     assert (call.call_chain, call.waiting) == (("a@i", "b@i"), 2)
 
 
-def test_who_gives_work_away_waits_no_more() -> None:
+def test_sender_of_work_no_longer_waits() -> None:
     call = go(["a", "b"])
     sent = hand(handler_of(call), "c", is_request=False, is_awaited=False)
     assert (sent.call_chain, sent.waiting) == (("a@i", "b@i"), 0)
@@ -84,7 +84,7 @@ def test_who_gives_work_away_waits_no_more() -> None:
 
 
 @given(agents=st.lists(st.sampled_from("abcd"), min_size=1, max_size=6))
-def test_request_is_a_cycle_exactly_if_an_agent_would_wait_for_itself(agents: list[str]) -> None:
+def test_request_is_cycle_exactly_if_agent_awaits_itself(agents: list[str]) -> None:
     if len(set(agents)) == len(agents):
         assert len(go(agents).call_chain) == len(agents) - 1
     else:
@@ -93,19 +93,19 @@ def test_request_is_a_cycle_exactly_if_an_agent_would_wait_for_itself(agents: li
 
 
 @given(agents=st.lists(st.sampled_from("abcd"), min_size=1, max_size=MOST + 1))
-def test_events_without_a_waiting_asker_may_go_in_circles(agents: list[str]) -> None:
+def test_events_without_waiting_asker_may_go_in_circles(agents: list[str]) -> None:
     assert go(agents, is_awaited=False).waiting == 0
 
 
 @pytest.mark.parametrize("is_awaited", [True, False])
-def test_no_chain_is_too_deep_by_more_than_one(*, is_awaited: bool) -> None:
+def test_chain_one_hop_beyond_limit_is_refused(*, is_awaited: bool) -> None:
     agents = [f"a{number}" for number in range(MOST + 2)]
     go(agents[:-1], is_awaited=is_awaited)
     with pytest.raises(HandoffDepthError, match="a16@i -> a17@i"):
         go(agents, is_awaited=is_awaited)
 
 
-def test_an_answer_is_a_step_back_not_one_deeper() -> None:
+def test_answer_is_step_back_not_one_deeper() -> None:
     asker = handler_of(hand(outside(), "a"))
     for _ in range(2 * MOST):
         question = hand(asker, "b", is_awaited=False)
@@ -116,7 +116,7 @@ def test_an_answer_is_a_step_back_not_one_deeper() -> None:
         asker = handler_of(answer)
 
 
-def test_a_run_that_is_repeated_asks_for_the_very_same() -> None:
+def test_run_that_is_repeated_asks_for_very_same() -> None:
     def ask() -> list[str]:
         ids = RepeatableIds("run-1")
         return [
@@ -129,7 +129,7 @@ def test_a_run_that_is_repeated_asks_for_the_very_same() -> None:
 
 
 @pytest.mark.parametrize("event_type", sorted(SYSTEM_EVENT_TYPES))
-def test_only_the_system_sends_the_events_of_the_system(event_type: str) -> None:
+def test_only_system_sends_events_of_system(event_type: str) -> None:
     event = {"input": 1, "type": event_type}
     with pytest.raises(ToolInputValidationError, match="come from the system"):
         handoff_call(handler_of(go(["a"])), Handoff("b", event), most_hops=MOST, now_ms=0)
@@ -139,12 +139,12 @@ def test_only_the_system_sends_the_events_of_the_system(event_type: str) -> None
     )
 
 
-def test_types_of_the_systems_events_are_all_reserved() -> None:
+def test_types_of_systems_events_are_all_reserved() -> None:
     assert {EVENT_TYPE, GRANTED, CHANGED} < SYSTEM_EVENT_TYPES
 
 
 @pytest.mark.parametrize("event", [None, 5, "x", [], {"inputs": 1}, {1: 2}])
-def test_what_is_not_an_event_is_named(event: Any) -> None:
+def test_invalid_event_is_refused(event: Any) -> None:
     with pytest.raises(ToolInputValidationError):
         handoff_call(outside(), Handoff("a", event), most_hops=MOST, now_ms=0)
 
@@ -157,7 +157,7 @@ def test_both_spellings_are_taken() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, True, None, "5", float("nan"), float("inf"), 101])
-def test_a_timeout_is_a_number_that_makes_sense(value: Any) -> None:
+def test_timeout_is_number_that_makes_sense(value: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="patience"):
         require_timeout("patience", value, 100)
     assert require_timeout("patience", 100, 100) == 100.0
@@ -172,7 +172,7 @@ def test_a_timeout_is_a_number_that_makes_sense(value: Any) -> None:
         ("E_OWN", HandoffError),
     ],
 )
-def test_an_error_keeps_its_code_its_words_and_its_suggestion(code: str, kind: type[HandoffError]) -> None:
+def test_handoff_error_keeps_code_message_and_suggestion(code: str, kind: type[HandoffError]) -> None:
     error = handoff_error(
         ToolCallError(code=code, name="X", message="why", suggestion="do", help_url="https://help/")
     )
@@ -185,7 +185,7 @@ def test_an_error_keeps_its_code_its_words_and_its_suggestion(code: str, kind: t
     )
 
 
-def test_an_answer_that_is_null_is_an_answer() -> None:
+def test_answer_that_is_null_is_answer() -> None:
     call = hand(outside(), "a")
     assert call.tool_name == DELEGATE_TOOL
     answer = request_result(Run("r", call, "w", 1, 0, lambda: 0.0).ok(None, 0.0))
@@ -193,13 +193,13 @@ def test_an_answer_that_is_null_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, True, "5"])
-def test_a_request_waits_for_a_time_above_zero(timeout: float) -> None:
+def test_request_waits_for_time_above_zero(timeout: float) -> None:
     with pytest.raises(ToolInputValidationError, match="timeout must be a number above 0"):
         outside_call(Settings(), "editor", "x", {}, is_request=True, timeout=timeout)
 
 
 @pytest.mark.parametrize(("is_request", "function"), [(True, "request"), (False, "send")])
-def test_a_misspelt_field_is_refused_and_not_left_out(is_request: bool, function: str) -> None:
+def test_misspelt_field_is_refused_and_not_left_out(is_request: bool, function: str) -> None:
     fields: Any = {"instance": "issue-42"}
     with pytest.raises(TypeError, match=rf"{function}\(\) .* 'instance'; did you mean 'instance_key'\?"):
         outside_call(Settings(), "editor", "x", fields, is_request=is_request)
@@ -215,7 +215,7 @@ def test_a_misspelt_field_is_refused_and_not_left_out(is_request: bool, function
         (True, "must be an object"),
     ],
 )
-def test_a_schema_that_is_not_valid_or_too_large_is_refused_at_the_asker(schema: Any, fault: str) -> None:
+def test_invalid_or_oversized_schema_fails_at_asker(schema: Any, fault: str) -> None:
     with pytest.raises(ToolInputValidationError, match=fault):
         outside_call(Settings(), "editor", "x", {"output_schema": schema}, is_request=True)
     event = {"input": 1, "outputSchema": schema}
@@ -223,12 +223,12 @@ def test_a_schema_that_is_not_valid_or_too_large_is_refused_at_the_asker(schema:
         handoff_call(handler_of(go(["a"])), Handoff("b", event), most_hops=MOST, now_ms=0)
 
 
-def test_an_event_without_an_answer_cannot_have_a_schema_of_one() -> None:
+def test_event_without_answer_cannot_have_output_schema() -> None:
     with pytest.raises(ToolInputValidationError, match="has no outputSchema"):
         outside_call(Settings(), "editor", "x", {"output_schema": {}}, is_request=False)
 
 
-def test_the_schema_is_part_of_the_events_content_and_of_its_id() -> None:
+def test_event_content_and_id_include_its_schema() -> None:
     asker = handler_of(go(["a"]))
 
     def ask(schema: JsonObject | None, event_id: str | None = "e") -> ToolCall:
@@ -244,6 +244,6 @@ def test_the_schema_is_part_of_the_events_content_and_of_its_id() -> None:
     assert ask(schema, None).tool_call_id != ask(None, None).tool_call_id
 
 
-def test_empty_instance_key_of_an_event_is_refused() -> None:
+def test_empty_instance_key_of_event_is_refused() -> None:
     with pytest.raises(ToolInputValidationError, match="instanceKey: must not be empty"):
         outside_call(Settings(), "editor", "x", {"instance_key": ""}, is_request=False)

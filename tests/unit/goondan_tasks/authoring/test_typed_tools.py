@@ -106,7 +106,7 @@ def run(function: Callable[..., Any], args: JsonObject) -> Any:
     return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
-def test_name_description_and_parameters_come_from_the_function() -> None:
+def test_name_description_and_parameters_come_from_function() -> None:
     @tool
     def run_tests(
         ctx: ToolContext,
@@ -140,7 +140,7 @@ def test_name_description_and_parameters_come_from_the_function() -> None:
     }
 
 
-def test_options_are_fields_of_the_export_and_count_before_the_function() -> None:
+def test_options_are_export_fields_and_override_function() -> None:
     @tool(name="go", description="Goes.", idempotent=True, timeout_seconds=5, retry={"max": 2})
     def run_it() -> None:
         """Runs."""
@@ -159,7 +159,7 @@ def test_options_are_fields_of_the_export_and_count_before_the_function() -> Non
     assert export_of(plain).keys() == {"name", "parameters"}
 
 
-def test_the_options_are_the_fields_that_yaml_has() -> None:
+def test_options_are_fields_that_yaml_has() -> None:
     assert ToolOptions.__annotations__.keys() == ToolExport.model_fields.keys() - {"parameters"}
     misspelt: Any = {"timeout": 3}
     with pytest.raises(TypeError, match=r"'timeout'; did you mean 'timeout_seconds'\?"):
@@ -197,7 +197,7 @@ def test_each_type_has_its_schema(annotation: Any, schema: JsonObject) -> None:
     assert parameters["required"] == ["value"]
 
 
-def test_models_and_enums_are_described_beside_the_properties() -> None:
+def test_models_and_enums_are_described_beside_properties() -> None:
     definitions = {**parameters_of(Colour), **parameters_of(Order)}["$defs"] | parameters_of(Colour)["$defs"]
 
     assert definitions["Colour"]["enum"] == ["red", "blue"]
@@ -214,9 +214,7 @@ def test_models_and_enums_are_described_beside_the_properties() -> None:
         (Any, object(), {}),
     ],
 )
-def test_defaults_are_shown_where_json_can_hold_them(
-    annotation: Any, default: Any, shown: JsonObject
-) -> None:
+def test_defaults_are_shown_if_json_can_hold_them(annotation: Any, default: Any, shown: JsonObject) -> None:
     parameters = parameters_of(annotation, default)
 
     assert shown.items() <= parameters["properties"]["value"].items()
@@ -224,7 +222,7 @@ def test_defaults_are_shown_where_json_can_hold_them(
     assert "required" not in parameters
 
 
-def test_parameters_may_have_the_names_of_what_pydantic_s_models_have() -> None:
+def test_parameters_may_be_named_like_pydantic_model_members() -> None:
     @tool
     def odd(json: str, model_config: int, _hidden: bool, schema: str = "s") -> list[Any]:
         return [json, model_config, _hidden, schema]
@@ -233,7 +231,7 @@ def test_parameters_may_have_the_names_of_what_pydantic_s_models_have() -> None:
     assert run(odd, {"json": "{}", "model_config": 1, "_hidden": True}) == ["{}", 1, True, "s"]
 
 
-def test_arguments_arrive_as_the_types_say_and_defaults_are_filled_in() -> None:
+def test_arguments_arrive_as_typed_with_defaults() -> None:
     got: list[Any] = []
 
     @tool
@@ -280,7 +278,7 @@ def test_arguments_arrive_as_the_types_say_and_defaults_are_filled_in() -> None:
     ],
 )
 @pytest.mark.parametrize("top", ["", "from __future__ import annotations\n"])
-def test_the_context_is_passed_to_a_first_parameter_that_asks_for_it(
+def test_first_parameter_asking_for_context_gets_it(
     tmp_path: Path, top: str, parameters: str, keyword: str
 ) -> None:
     text = f"{top}{IMPORT}\n@tool\n{keyword} f({parameters}):\n    return [vars()]\n"
@@ -292,7 +290,7 @@ def test_the_context_is_passed_to_a_first_parameter_that_asks_for_it(
     assert list(export_of(module.f)["parameters"]["properties"]) == ["number"]
 
 
-def test_a_context_that_is_imported_for_type_checkers_alone_is_one(tmp_path: Path) -> None:
+def test_context_imported_for_type_checkers_is_passed(tmp_path: Path) -> None:
     function = "@tool\ndef f(call: 'tool_api.ToolContext'):\n    return call is not None\n"
     text = f"{IMPORT}\ndel ToolContext\n{function}"
 
@@ -300,7 +298,7 @@ def test_a_context_that_is_imported_for_type_checkers_alone_is_one(tmp_path: Pat
 
 
 @late_annotations
-def test_a_context_that_nothing_imports_is_one_where_annotations_are_read_late(tmp_path: Path) -> None:
+def test_unimported_context_is_passed_with_late_annotations(tmp_path: Path) -> None:
     function = "@tool\ndef f(call: ToolContext, n: int):\n    return [call is not None, n]\n"
     text = f"{IMPORT}\ndel ToolContext\n{function}"
 
@@ -309,7 +307,7 @@ def test_a_context_that_nothing_imports_is_one_where_annotations_are_read_late(t
 
 @late_annotations
 @pytest.mark.parametrize("annotation", ["Later", "list[Later]", "Later | None", "dict[str, module.Later]"])
-def test_a_type_that_is_defined_later_is_refused_by_name(tmp_path: Path, annotation: str) -> None:
+def test_type_defined_later_is_refused_by_name(tmp_path: Path, annotation: str) -> None:
     text = f"{IMPORT}\n\n@tool\ndef f(value: {annotation}):\n    pass\n\nclass Later: ...\n"
 
     with pytest.raises(ToolDefinitionError, match=r"parameter 'value': its type cannot be found: name '\w+'"):
@@ -326,7 +324,7 @@ def test_a_type_that_is_defined_later_is_refused_by_name(tmp_path: Path, annotat
         ((1, None, "x"), [1, None, "x"]),
     ],
 )
-def test_what_is_returned_becomes_json(value: Any, output: Any) -> None:
+def test_returned_value_becomes_json(value: Any, output: Any) -> None:
     @tool
     def plain() -> Any:
         return value
@@ -343,7 +341,7 @@ def test_what_is_returned_becomes_json(value: Any, output: Any) -> None:
     assert run(pending, {}).handle == "job"
 
 
-def test_what_has_no_json_form_is_left_to_the_check_of_outputs() -> None:
+def test_non_json_result_is_left_to_output_check() -> None:
     value = [Opaque()]
 
     @tool
@@ -353,7 +351,7 @@ def test_what_has_no_json_form_is_left_to_the_check_of_outputs() -> None:
     assert run(odd, {}) is value
 
 
-def test_what_only_the_types_know_is_refused_before_the_function_runs() -> None:
+def test_type_specific_faults_are_refused_before_function_runs() -> None:
     @tool
     def never(even: Even, at: datetime, ctx_: int = 0) -> None:
         raise AssertionError("it ran")
@@ -366,7 +364,7 @@ def test_what_only_the_types_know_is_refused_before_the_function_runs() -> None:
     )
 
 
-def test_the_function_s_own_errors_stay_as_they_are() -> None:
+def test_function_s_own_errors_stay_as_they_are() -> None:
     @tool
     def fails() -> None:
         raise ToolError("No.")
@@ -400,7 +398,7 @@ def test_the_function_s_own_errors_stay_as_they_are() -> None:
         ("_f()", "_f", "'-f' cannot name an export"),
     ],
 )
-def test_a_wrong_use_is_refused_with_file_line_function_and_parameter(
+def test_misuse_names_file_line_function_and_parameter(
     tmp_path: Path, signature: str, named: str, reason: str
 ) -> None:
     text = f"{IMPORT}\nclass Opaque: ...\n\n\n@tool\ndef {signature}:\n    pass\n"
@@ -415,7 +413,7 @@ def test_a_wrong_use_is_refused_with_file_line_function_and_parameter(
     assert import_failure(file, refused.value).suggestion == refused.value.suggestion
 
 
-def test_underscores_of_a_function_become_hyphens_of_its_export() -> None:
+def test_underscores_of_function_become_hyphens_of_its_export() -> None:
     @tool
     def run__all_() -> None: ...
 
@@ -423,7 +421,7 @@ def test_underscores_of_a_function_become_hyphens_of_its_export() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a__b", "-a", "a_", "näme", 7])
-def test_a_name_that_no_export_may_have_is_refused(name: Any) -> None:
+def test_name_that_no_export_may_have_is_refused(name: Any) -> None:
     def fine() -> None: ...
 
     with pytest.raises(ToolDefinitionError, match="cannot name an export"):
@@ -437,7 +435,7 @@ def test_only_functions_are_tools(thing: Any) -> None:
     assert typed_tool(thing) is None
 
 
-def test_a_decorator_above_it_is_refused_and_one_below_it_is_kept() -> None:
+def test_decorator_is_refused_above_tool_and_kept_below() -> None:
     def loud(function: Callable[..., str]) -> Callable[..., str]:
         @functools.wraps(function)
         def run(**arguments: Any) -> str:
@@ -460,7 +458,7 @@ def test_a_decorator_above_it_is_refused_and_one_below_it_is_kept() -> None:
         typed_tool(above)
 
 
-def test_the_function_itself_can_still_be_called(tmp_path: Path) -> None:
+def test_function_itself_can_still_be_called(tmp_path: Path) -> None:
     @tool
     def add(first: int, second: int = 2) -> int:
         return first + second

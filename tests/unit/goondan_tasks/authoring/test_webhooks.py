@@ -144,7 +144,7 @@ def test_signatures_are_verified_alike_in_javascript(language: str) -> None:
     assert answers == {name: wanted for name, (wanted, *_) in CASES.items()}
 
 
-def test_body_that_is_no_json_is_refused_with_400() -> None:
+def test_non_json_body_is_refused_with_400() -> None:
     with pytest.raises(WebhookRefusedError, match="The body is not JSON") as caught:
         HttpRequest("POST", "/x", body=b"[" * 100_000).json()
 

@@ -4,14 +4,14 @@ from goondan_tasks.bundle import inspect_bundle
 from goondan_tasks.bundle.binding import base_package_root
 
 
-def test_the_built_in_package_stands_beside_the_workers() -> None:
+def test_built_in_package_stands_beside_workers() -> None:
     root = base_package_root()
 
     assert root is not None
     assert (root.parent.name, root.name) == ("workers", "builtin")
 
 
-def test_the_built_in_package_is_a_valid_bundle() -> None:
+def test_built_in_package_is_valid_bundle() -> None:
     root = base_package_root()
     assert root is not None
 

@@ -39,7 +39,7 @@ def bundle(tmp_path: Path, *uses: str, base_root: Path | None = None) -> Bundle:
 
 
 @pytest.mark.requirement("catalog.from-agent-tools", "tool.name.format", "tool.name.single-export")
-def test_tools_stand_in_declared_order_under_their_full_names(tmp_path: Path) -> None:
+def test_tools_keep_declared_order_and_full_names(tmp_path: Path) -> None:
     tools = bundle(tmp_path, "Tool/read", "{ ref: Tool/bash }").bound_tools("coder")
 
     assert list(tools) == ["read__file", "bash__exec", "bash__script"]
@@ -47,7 +47,7 @@ def test_tools_stand_in_declared_order_under_their_full_names(tmp_path: Path) ->
     assert tools["read__file"].entry_path == (tmp_path / "own" / "echo.py").resolve()
 
 
-def test_an_export_inherits_the_policies_of_its_tool(tmp_path: Path) -> None:
+def test_export_inherits_policies_of_its_tool(tmp_path: Path) -> None:
     tools = bundle(tmp_path, "Tool/bash", "Tool/read").bound_tools("coder")
 
     exec_, script, file = (tools[name].export for name in ("bash__exec", "bash__script", "read__file"))
@@ -67,14 +67,14 @@ def test_an_export_inherits_the_policies_of_its_tool(tmp_path: Path) -> None:
         ("{ kind: Tool }", ["bash__exec", "bash__script", "read__file"]),
     ],
 )
-def test_a_selector_takes_all_that_match(tmp_path: Path, selector: str, names: list[str]) -> None:
+def test_selector_takes_all_that_match(tmp_path: Path, selector: str, names: list[str]) -> None:
     tools = bundle(tmp_path, f"{{ selector: {selector} }}").bound_tools("coder")
 
     assert list(tools) == names
 
 
 @pytest.mark.requirement("tool.identity.last-wins")
-def test_of_the_same_tool_twice_the_last_use_counts(tmp_path: Path) -> None:
+def test_of_same_tool_twice_last_use_counts(tmp_path: Path) -> None:
     limit = "{ selector: { name: read }, overrides: { spec: { errorMessageLimit: 50 } } }"
 
     first = bundle(tmp_path, limit, "Tool/bash", "Tool/read").bound_tools("coder")
@@ -116,7 +116,7 @@ def test_overrides_merge_replace_and_remove(tmp_path: Path) -> None:
         ("{ kind: Agent }", "", "INVALID_REF"),
     ],
 )
-def test_wrong_overrides_are_told_where_they_stand(
+def test_wrong_overrides_are_reported_at_their_place(
     tmp_path: Path, overrides: str, path: str, code: str
 ) -> None:
     use = f"    - selector: {{ name: bash }}\n      overrides: {overrides}\n"
@@ -131,7 +131,7 @@ def test_wrong_overrides_are_told_where_they_stand(
     assert told(findings) == [(22 + bool(path), f"E_CONFIG_{code}", place)]
 
 
-def test_merging_follows_the_standard() -> None:
+def test_merging_follows_standard() -> None:
     original = {"a": {"b": 1, "c": [1, 2]}, "d": 1}
 
     assert merged(original, {"a": {"b": None, "c": [3], "n": {"x": None, "y": 1}}, "d": {"e": 2}}) == {
@@ -150,7 +150,7 @@ def base_package(tmp_path: Path) -> Path:
     return write(tmp_path / "base", {**texts, "wait/run.py": HANDLERS, "bash/run.py": HANDLERS})
 
 
-def test_a_tool_that_the_bundle_lacks_comes_from_the_built_in_package(tmp_path: Path) -> None:
+def test_tool_missing_from_bundle_comes_from_built_ins(tmp_path: Path) -> None:
     base = base_package(tmp_path)
 
     found = bundle(tmp_path, "Tool/wait", "Tool/bash", base_root=base)
@@ -168,13 +168,13 @@ def test_a_tool_that_the_bundle_lacks_comes_from_the_built_in_package(tmp_path: 
         "{ ref: { kind: Tool, name: bash, package: '@goondan/base' } }",
     ],
 )
-def test_a_reference_may_ask_for_the_built_in_package(tmp_path: Path, use: str) -> None:
+def test_reference_may_ask_for_built_in_package(tmp_path: Path, use: str) -> None:
     tools = bundle(tmp_path, use, base_root=base_package(tmp_path)).bound_tools("coder")
 
     assert list(tools) == ["bash__run"]
 
 
-def test_a_selector_by_name_reaches_the_built_in_package_and_by_label_it_does_not(tmp_path: Path) -> None:
+def test_selector_finds_built_ins_by_name_not_label(tmp_path: Path) -> None:
     base = base_package(tmp_path)
     overrides = "overrides: { spec: { errorMessageLimit: 7 } }"
 
@@ -186,7 +186,7 @@ def test_a_selector_by_name_reaches_the_built_in_package_and_by_label_it_does_no
 
 
 @pytest.mark.requirement("registry.all-tools")
-def test_the_registry_holds_the_bundles_tools_and_the_built_in_ones_in_use(tmp_path: Path) -> None:
+def test_registry_holds_bundles_and_used_built_in_tools(tmp_path: Path) -> None:
     found = bundle(tmp_path, "Tool/wait", base_root=base_package(tmp_path))
 
     assert sorted(found.all_tools()) == ["bash__exec", "bash__script", "read__file", "wait__run"]

@@ -25,21 +25,21 @@ def load(tmp_path: Path, *documents: str) -> Bundle:
     return load_bundle(write(tmp_path, {"goondan.yaml": "---\n".join([*documents, TOOL])}))
 
 
-def test_a_swarm_is_found_by_name(tmp_path: Path) -> None:
+def test_swarm_is_found_by_name(tmp_path: Path) -> None:
     bundle = load(tmp_path, *agents("a", "b"), swarm("one", "a"), swarm("two", "b", "a"))
 
     assert bundle.swarm("two").spec.entry_agent.name == "b"
     assert bundle.agent_names("two") == ("b", "a")
 
 
-def test_without_a_name_the_only_swarm_is_meant(tmp_path: Path) -> None:
+def test_without_name_only_swarm_is_meant(tmp_path: Path) -> None:
     bundle = load(tmp_path, *agents("a", "b"), swarm("one", "a"))
 
     assert bundle.swarm().name == "one"
     assert bundle.agent_names() == ("a",)
 
 
-def test_of_several_swarms_the_default_one_is_meant(tmp_path: Path) -> None:
+def test_default_swarm_is_used_among_several(tmp_path: Path) -> None:
     bundle = load(tmp_path, *agents("a", "b"), swarm("one", "a"), swarm("default", "b"))
 
     assert bundle.agent_names() == ("b",)
@@ -56,7 +56,7 @@ def test_otherwise_all_agents_are_one_swarm(tmp_path: Path, swarms: list[str]) -
     assert bundle.swarm().spec.policy.tool_calls.allow == "catalog"
 
 
-def test_the_package_names_the_workspace(tmp_path: Path) -> None:
+def test_package_names_workspace(tmp_path: Path) -> None:
     bundle = load(tmp_path, PACKAGE, *agents("a"), swarm("one", "a"))
 
     assert bundle.workspace_name() == "@me/desk"
@@ -64,7 +64,7 @@ def test_the_package_names_the_workspace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "suggestion"), [("onne", "Did you mean 'one'?"), ("", "Known are: one.")])
-def test_an_unknown_swarm_is_refused(tmp_path: Path, name: str, suggestion: str) -> None:
+def test_unknown_swarm_is_refused(tmp_path: Path, name: str, suggestion: str) -> None:
     bundle = load(tmp_path, *agents("a"), swarm("one", "a"))
 
     with pytest.raises(ConfigError) as refusal:
@@ -73,12 +73,12 @@ def test_an_unknown_swarm_is_refused(tmp_path: Path, name: str, suggestion: str)
     assert refusal.value.suggestion == suggestion
 
 
-def test_a_bundle_without_agents_has_no_swarm(tmp_path: Path) -> None:
+def test_bundle_without_agents_has_no_swarm(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no agents"):
         load(tmp_path).agent_names()
 
 
-def test_an_unknown_agent_is_refused(tmp_path: Path) -> None:
+def test_unknown_agent_is_refused(tmp_path: Path) -> None:
     bundle = load(tmp_path, *agents("coder"))
 
     with pytest.raises(AgentNotFoundError, match="no agent 'codr'") as refusal:
@@ -87,7 +87,7 @@ def test_an_unknown_agent_is_refused(tmp_path: Path) -> None:
     assert refusal.value.suggestion == "Did you mean 'coder'?"
 
 
-def test_nothing_in_a_bundle_can_be_changed(tmp_path: Path) -> None:
+def test_loaded_bundle_cannot_be_changed(tmp_path: Path) -> None:
     bundle = load(tmp_path, *agents("coder"))
 
     with pytest.raises(TypeError):
@@ -99,5 +99,5 @@ def test_nothing_in_a_bundle_can_be_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("error.message-limit-default")
-def test_errors_are_cut_at_1000_characters_unless_the_tool_says_otherwise(tmp_path: Path) -> None:
+def test_errors_are_cut_at_1000_characters_by_default(tmp_path: Path) -> None:
     assert load(tmp_path).tools["echo"].spec.error_message_limit == 1000

@@ -25,7 +25,7 @@ def catalog(*names: str) -> ToolCatalog:
     "catalog.item.source",
     "bundle.export.description",
 )
-def test_an_item_says_what_its_export_declares(tmp_path: Path) -> None:
+def test_catalog_item_shows_its_exports_declaration(tmp_path: Path) -> None:
     bundle = load_bundle(write(tmp_path, {"goondan.yaml": f"{TOOL}---\n{AGENT}"}))
 
     assert build_catalog(bundle, "coder").to_wire() == [
@@ -38,13 +38,13 @@ def test_an_item_says_what_its_export_declares(tmp_path: Path) -> None:
     ]
 
 
-def test_what_an_export_leaves_out_the_item_leaves_out() -> None:
+def test_fields_missing_in_export_are_missing_in_item() -> None:
     assert catalog("echo__run").to_wire() == [
         {"name": "echo__run", "source": {"type": "config", "name": "echo"}}
     ]
 
 
-def test_a_catalog_is_a_sequence_that_finds_tools_by_name() -> None:
+def test_catalog_is_sequence_that_finds_tools_by_name() -> None:
     tools = catalog("b__x", "a__x")
 
     assert tools.names == ("b__x", "a__x")
@@ -54,7 +54,7 @@ def test_a_catalog_is_a_sequence_that_finds_tools_by_name() -> None:
     assert tools.item("gone__x") is None
 
 
-def test_of_two_items_of_one_name_the_last_counts() -> None:
+def test_of_two_items_of_one_name_last_counts() -> None:
     first = CatalogItem(name="a__x", description="first", source=SOURCE)
     last = CatalogItem(name="a__x", description="last", source=SOURCE)
 
@@ -73,13 +73,13 @@ def test_each_provider_gets_its_own_form() -> None:
     assert tools.to_mcp() == [{"name": "a__x", "description": "Finds.", "inputSchema": schema}]
 
 
-def test_providers_always_get_an_object_schema() -> None:
+def test_providers_always_get_object_schema() -> None:
     assert catalog("a__x").to_anthropic() == [
         {"name": "a__x", "input_schema": {"type": "object", "properties": {}}}
     ]
 
 
-def test_a_union_of_objects_is_wrapped_for_models_and_not_for_mcp() -> None:
+def test_object_union_is_wrapped_for_models_not_mcp() -> None:
     union = {"oneOf": [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]}
     tools = ToolCatalog((CatalogItem(name="a.x", parameters=union, source=SOURCE),))
 
@@ -93,7 +93,7 @@ def test_a_union_of_objects_is_wrapped_for_models_and_not_for_mcp() -> None:
 
 
 @pytest.mark.parametrize("name", ["slack.postMessage", "a__" + "x" * 62, "도구__실행", "a b"])
-def test_a_name_that_providers_forbid_is_mapped_there_and_back(name: str) -> None:
+def test_provider_forbidden_name_is_mapped_both_ways(name: str) -> None:
     tools = catalog("a__x", name)
 
     short = tools.provider_name(name)
@@ -104,13 +104,13 @@ def test_a_name_that_providers_forbid_is_mapped_there_and_back(name: str) -> Non
     assert [tool["name"] for tool in tools.to_mcp()] == ["a__x", name]
 
 
-def test_the_mapping_of_a_name_does_not_depend_on_the_others() -> None:
+def test_provider_name_does_not_depend_on_other_tools() -> None:
     assert catalog("slack.post").provider_name("slack.post") == catalog(
         "z", "slack.post", "a.b"
     ).provider_name("slack.post")
 
 
-def test_a_mapped_name_gives_way_to_a_tool_that_bears_it() -> None:
+def test_mapped_name_yields_to_tool_bearing_it() -> None:
     taken = catalog("a.b").provider_name("a.b")
 
     tools = catalog("a.b", taken)
@@ -120,13 +120,13 @@ def test_a_mapped_name_gives_way_to_a_tool_that_bears_it() -> None:
     assert tools.original_name(tools.provider_name("a.b")) == "a.b"
 
 
-def test_a_name_that_the_catalog_does_not_know_stays_as_it_is() -> None:
+def test_name_unknown_to_catalog_stays_unchanged() -> None:
     assert catalog("a.b").original_name("made__up") == "made__up"
     assert catalog("a.b").provider_name("made.up") == "made.up"
 
 
 @given(st.lists(st.text(min_size=1, max_size=80), max_size=8))
-def test_every_name_survives_the_way_to_a_provider_and_back(names: list[str]) -> None:
+def test_every_name_survives_way_to_provider_and_back(names: list[str]) -> None:
     tools = catalog(*names)
 
     shorts = [tools.provider_name(name) for name in tools.names]

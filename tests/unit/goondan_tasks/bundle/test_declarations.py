@@ -10,12 +10,12 @@ from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told,
 NAME = "metadata.name"
 
 
-def test_a_bundle_without_faults_has_no_findings(tmp_path: Path) -> None:
+def test_bundle_without_faults_has_no_findings(tmp_path: Path) -> None:
     assert found_in(write(tmp_path, {"goondan.yaml": f"{TOOL}---\n{AGENT}"})) == []
 
 
 @pytest.mark.parametrize("text", ["- a list", "just text", "5", "true"])
-def test_a_document_that_is_not_a_mapping_is_a_finding(tmp_path: Path, text: str) -> None:
+def test_document_that_is_not_mapping_is_finding(tmp_path: Path, text: str) -> None:
     assert told(found_in(write(tmp_path, {"goondan.yaml": text}))) == [(1, "E_CONFIG_SCHEMA_INVALID", "")]
 
 
@@ -28,7 +28,7 @@ def test_a_document_that_is_not_a_mapping_is_a_finding(tmp_path: Path, text: str
         ("apiVersion: agents.example.io/v1", '"agents.example.io/v1" is not supported'),
     ],
 )
-def test_only_the_supported_version_is_taken(tmp_path: Path, version: str, part: str) -> None:
+def test_only_supported_version_is_taken(tmp_path: Path, version: str, part: str) -> None:
     text = AGENT.replace("apiVersion: goondan.ai/v1", version) + "---\n" + TOOL
 
     findings = found_in(write(tmp_path, {"goondan.yaml": text}))
@@ -41,7 +41,7 @@ def test_only_the_supported_version_is_taken(tmp_path: Path, version: str, part:
 @pytest.mark.parametrize(
     ("kind", "hint"), [("Tol", "Did you mean 'Tool'?"), ("Deployment", "Known are"), ("[]", "Known are")]
 )
-def test_an_unknown_kind_is_a_finding(tmp_path: Path, kind: str, hint: str) -> None:
+def test_unknown_kind_is_finding(tmp_path: Path, kind: str, hint: str) -> None:
     findings = found_in(write(tmp_path, {"goondan.yaml": TOOL.replace("kind: Tool", f"kind: {kind}")}))
 
     assert told(findings) == [(2, "E_CONFIG_UNKNOWN_KIND", "kind")]
@@ -52,7 +52,7 @@ def test_an_unknown_kind_is_a_finding(tmp_path: Path, kind: str, hint: str) -> N
 @pytest.mark.parametrize(
     "name", ["a__b", "__a", "a__", "_a", "a_", "a b", "a.b", "도구", "''", "5", "~", "[x]"]
 )
-def test_a_tool_cannot_have_a_name_that_no_model_can_call(tmp_path: Path, name: str) -> None:
+def test_tool_name_no_model_can_call_is_refused(tmp_path: Path, name: str) -> None:
     text = TOOL.replace("name: echo", f"name: {name}")
 
     assert (3, "E_CONFIG_INVALID_NAME", NAME) in told(found_in(write(tmp_path, {"goondan.yaml": text})))
@@ -66,7 +66,7 @@ def test_other_names_of_tools_are_taken(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Coder", "-a", "a_b", "a.b", "a" * 64, "a/b"])
-def test_the_name_of_an_agent_must_fit_a_queue(tmp_path: Path, name: str) -> None:
+def test_name_of_agent_must_fit_queue(tmp_path: Path, name: str) -> None:
     text = TOOL + "---\n" + AGENT.replace("name: coder", f"name: {name}")
 
     assert told(found_in(write(tmp_path, {"goondan.yaml": text}))) == [(11, "E_CONFIG_INVALID_NAME", NAME)]
@@ -93,7 +93,7 @@ def test_missing_metadata_is_one_finding(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.requirement("bundle.tool.entry-required")
-def test_a_wrong_field_is_named_by_its_path(
+def test_wrong_field_is_named_by_its_path(
     tmp_path: Path, old: str, new: str, path: str, message: str
 ) -> None:
     findings = found_in(write(tmp_path, {"goondan.yaml": TOOL.replace(old, new)}))
@@ -103,7 +103,7 @@ def test_a_wrong_field_is_named_by_its_path(
 
 
 @pytest.mark.parametrize("value", ["3s", "'3'"])
-def test_a_number_with_a_unit_or_quotes_is_told_how_to_write_it(tmp_path: Path, value: str) -> None:
+def test_number_with_unit_or_quotes_gets_advice(tmp_path: Path, value: str) -> None:
     text = TOOL.replace("entry:", f"timeoutSeconds: {value}\n  entry:")
 
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
@@ -112,7 +112,7 @@ def test_a_number_with_a_unit_or_quotes_is_told_how_to_write_it(tmp_path: Path, 
     assert finding.suggestion == "Write a number such as 30 or 0.5: no quotes, no unit."
 
 
-def test_an_unknown_field_suggests_the_one_that_was_meant(tmp_path: Path) -> None:
+def test_unknown_field_suggests_one_that_was_meant(tmp_path: Path) -> None:
     text = TOOL.replace("description:", "descripton:")
 
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
@@ -122,7 +122,7 @@ def test_an_unknown_field_suggests_the_one_that_was_meant(tmp_path: Path) -> Non
 
 @pytest.mark.requirement("bundle.tool.no-v1-fields")
 @pytest.mark.parametrize("field", ["runtime: node", "auth: { oauthAppRef: { kind: OAuthApp, name: x } }"])
-def test_fields_of_the_first_age_say_what_took_their_place(tmp_path: Path, field: str) -> None:
+def test_removed_tool_field_warns_naming_its_replacement(tmp_path: Path, field: str) -> None:
     text = TOOL.replace("  entry:", f"  {field}\n  entry:")
 
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
@@ -133,7 +133,7 @@ def test_fields_of_the_first_age_say_what_took_their_place(tmp_path: Path, field
     assert inspect_bundle(tmp_path)[0] is not None, "the resource can be used without it"
 
 
-def test_every_field_of_the_first_age_offers_what_took_its_place(tmp_path: Path) -> None:
+def test_every_removed_field_suggests_its_replacement(tmp_path: Path) -> None:
     text = TOOL.replace("Echoes.", "Echoes., auth: { scopes: [a] }")
     agent = AGENT.replace('["Tool/echo"]', '["Tool/echo"], hooks: [], changesets: {}')
     swarm = (
@@ -153,7 +153,7 @@ def test_every_field_of_the_first_age_offers_what_took_its_place(tmp_path: Path)
     ]
 
 
-def test_changesets_in_the_wrong_place_are_an_error_that_names_the_right_one(tmp_path: Path) -> None:
+def test_misplaced_changesets_are_error_naming_right_place(tmp_path: Path) -> None:
     text = TOOL.replace("  entry:", "  changesets: {}\n  entry:")
 
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
@@ -162,7 +162,7 @@ def test_changesets_in_the_wrong_place_are_an_error_that_names_the_right_one(tmp
     assert "spec.policy.changesets" in finding.suggestion
 
 
-def test_two_resources_of_one_name_are_a_finding(tmp_path: Path) -> None:
+def test_two_resources_of_one_name_are_finding(tmp_path: Path) -> None:
     write(tmp_path, {"goondan.yaml": TOOL, "tools.yaml": "\n" + TOOL})
 
     (finding,) = found_in(tmp_path)
@@ -172,7 +172,7 @@ def test_two_resources_of_one_name_are_a_finding(tmp_path: Path) -> None:
     assert "goondan.yaml:3" in finding.message
 
 
-def test_a_second_resource_of_one_name_is_checked_like_the_first(tmp_path: Path) -> None:
+def test_second_resource_of_same_name_is_checked(tmp_path: Path) -> None:
     second = TOOL.replace("./echo.py", "./gone.py")
 
     paths = [finding.path for finding in found_in(write(tmp_path, {"goondan.yaml": f"{TOOL}---\n{second}"}))]
@@ -188,7 +188,7 @@ def test_resources_without_names_are_no_namesakes(tmp_path: Path) -> None:
     assert told(findings) == [(3, "E_CONFIG_INVALID_NAME", NAME), (11, "E_CONFIG_INVALID_NAME", NAME)]
 
 
-def test_one_name_may_stand_for_two_kinds(tmp_path: Path) -> None:
+def test_resources_of_two_kinds_may_share_name(tmp_path: Path) -> None:
     text = f"{TOOL}---\n{AGENT.replace('name: coder', 'name: echo')}"
 
     assert found_in(write(tmp_path, {"goondan.yaml": text})) == []
@@ -197,18 +197,18 @@ def test_one_name_may_stand_for_two_kinds(tmp_path: Path) -> None:
 PACKAGE = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: '@me/swarm' }\n"
 
 
-def test_a_package_is_one_and_the_first_of_its_file(tmp_path: Path) -> None:
+def test_package_is_one_and_first_of_its_file(tmp_path: Path) -> None:
     assert found_in(write(tmp_path, {"goondan.yaml": f"{PACKAGE}---\n{TOOL}"})) == []
 
 
-def test_a_package_further_down_is_a_finding(tmp_path: Path) -> None:
+def test_package_further_down_is_finding(tmp_path: Path) -> None:
     findings = found_in(write(tmp_path, {"goondan.yaml": f"{TOOL}---\n{PACKAGE}"}))
 
     assert told(findings) == [(10, "E_CONFIG_PACKAGE_DOC_POSITION", "kind")]
 
 
 @pytest.mark.parametrize("second", [PACKAGE, PACKAGE.replace("@me/swarm", "other")])
-def test_a_second_package_is_a_finding(tmp_path: Path, second: str) -> None:
+def test_second_package_is_finding(tmp_path: Path, second: str) -> None:
     findings = found_in(write(tmp_path, {"goondan.yaml": PACKAGE, "resources.yaml": second}))
 
     assert told(findings) == [(2, "E_CONFIG_PACKAGE_DOC_DUPLICATED", "kind")]
@@ -217,7 +217,7 @@ def test_a_second_package_is_a_finding(tmp_path: Path, second: str) -> None:
 @pytest.mark.parametrize(
     "dependencies", ["{ '@else/where': 1.2.3 }", "[{ name: '@else/where', version: 1.2.3 }]"]
 )
-def test_a_dependency_that_is_not_built_in_is_a_warning(tmp_path: Path, dependencies: str) -> None:
+def test_dependency_that_is_not_built_in_is_warning(tmp_path: Path, dependencies: str) -> None:
     text = f"{PACKAGE}spec:\n  dependencies: {dependencies}\n"
 
     findings = found_in(write(tmp_path, {"goondan.yaml": text}))

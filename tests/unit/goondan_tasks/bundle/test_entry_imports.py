@@ -36,12 +36,12 @@ def tools(tmp_path: Path, *texts: str) -> list[Entry]:
     return found
 
 
-def test_handlers_that_match_the_exports_have_no_findings(tmp_path: Path) -> None:
+def test_handlers_that_match_exports_have_no_findings(tmp_path: Path) -> None:
     assert check(tmp_path, HANDLERS) == []
 
 
 @pytest.mark.requirement("bundle.tool.handler-for-every-export")
-def test_an_export_without_a_handler_is_an_error_and_the_other_way_round_a_warning(tmp_path: Path) -> None:
+def test_missing_handler_is_error_and_missing_export_warning(tmp_path: Path) -> None:
     extra, missing = check(tmp_path, "handlers = {'rum': print}\n")
 
     assert (missing.level, missing.line, missing.path) == ("error", 7, "spec.exports[0].name")
@@ -69,9 +69,7 @@ def test_an_export_without_a_handler_is_an_error_and_the_other_way_round_a_warni
         ("import sys\nsys.excepthook = lambda *a: None\nraise ValueError\n", 1, "exit status 1"),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_a_finding_in_that_file(
-    tmp_path: Path, text: str, line: int, part: str
-) -> None:
+def test_unimportable_file_is_finding_in_that_file(tmp_path: Path, text: str, line: int, part: str) -> None:
     (finding,) = check(tmp_path, text)
 
     assert Path(finding.file) == tmp_path / "echo.py"
@@ -89,7 +87,7 @@ def test_a_file_that_cannot_be_imported_is_a_finding_in_that_file(
         ("x = 1\nraise RuntimeError('no')\n", 2, "importing the file raises RuntimeError: no"),
     ],
 )
-def test_the_entry_of_an_agent_is_imported_too(tmp_path: Path, text: str, line: int, part: str) -> None:
+def test_entry_of_agent_is_imported_too(tmp_path: Path, text: str, line: int, part: str) -> None:
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": AGENT, "coder.py": text}), import_entries=True)
 
     assert (finding.resource, finding.path) == ("Agent/coder", "spec.entry")
@@ -98,24 +96,24 @@ def test_the_entry_of_an_agent_is_imported_too(tmp_path: Path, text: str, line: 
     assert finding.suggestion
 
 
-def test_an_agent_whose_entry_has_a_handle_has_no_findings(tmp_path: Path) -> None:
+def test_agent_whose_entry_has_handle_has_no_findings(tmp_path: Path) -> None:
     text = "async def handle(ctx, event): ...\n"
 
     assert found_in(write(tmp_path, {"goondan.yaml": AGENT, "coder.py": text}), import_entries=True) == []
 
 
-def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
+def test_file_that_hangs_is_ended(tmp_path: Path) -> None:
     (record,) = import_entries(tools(tmp_path, "while True: pass\n"), seconds=0.5)
 
     assert record.problem == "importing the file does not end within 0.5 s"
 
 
-def test_a_file_may_take_as_long_as_in_a_worker_and_one_that_hangs_leaves_time_for_others() -> None:
+def test_file_has_workers_time_and_all_files_have_more() -> None:
     assert FILE_SECONDS == WORKER_SECONDS
     assert ALL_SECONDS > FILE_SECONDS
 
 
-def test_each_file_is_judged_on_its_own(tmp_path: Path) -> None:
+def test_each_file_is_judged_separately(tmp_path: Path) -> None:
     hangs, exits, raises = "import time\ntime.sleep(60)\n", "import os\nos._exit(0)\n", "1 / 0\n"
     fine = "handlers = {'a': print}\n"
 
@@ -124,7 +122,7 @@ def test_each_file_is_judged_on_its_own(tmp_path: Path) -> None:
     assert [record.handlers == ("a",) for record in records] == [True, False, True, False, False, True]
 
 
-def test_one_child_imports_the_entries_of_tools_agents_and_extensions(tmp_path: Path) -> None:
+def test_one_child_imports_tool_agent_and_extension_entries(tmp_path: Path) -> None:
     who = "import os, pathlib\npathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\n"
     extension = AGENT.replace("Agent", "Extension").replace("coder", "clock")
     write(
@@ -142,9 +140,7 @@ def test_one_child_imports_the_entries_of_tools_agents_and_extensions(tmp_path: 
     assert len(list(tmp_path.glob("*.pid"))) == 3
 
 
-def test_the_environment_of_the_check_holds_nothing_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_of_check_holds_nothing_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://secret@host")
     monkeypatch.setenv("API_KEY", "secret")
 
@@ -153,7 +149,7 @@ def test_the_environment_of_the_check_holds_nothing_of_ours(
     assert set(record.handlers) <= {"PATH", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "LANG", "LC_CTYPE"}
 
 
-def test_nothing_of_the_check_is_left_behind(tmp_path: Path) -> None:
+def test_import_check_leaves_no_processes_or_files(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     text = (
         "import subprocess, pathlib\n"
@@ -170,7 +166,7 @@ def test_nothing_of_the_check_is_left_behind(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["entry_0.py", "pid"]
 
 
-def test_a_child_ends_with_the_process_that_checks(tmp_path: Path) -> None:
+def test_child_ends_with_process_that_checks(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     says = f"pathlib.Path({str(pid_file)!r}).write_text(f'{{os.getpid()}} ')"
     [entry] = tools(tmp_path, f"import os, pathlib, time\n{says}\ntime.sleep(600)\n")
@@ -186,14 +182,16 @@ def test_a_child_ends_with_the_process_that_checks(tmp_path: Path) -> None:
     assert not _is_running(int(pid_file.read_text()))
 
 
-def test_what_a_file_prints_is_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_printed_by_imported_file_is_not_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     text = "import os\nprint('loud')\nos.system('echo louder >&2')\nhandlers = {'a': print}\n"
 
     assert import_entries(tools(tmp_path, text))[0].problem is None
     assert capfd.readouterr() == ("", "")
 
 
-def test_tools_that_share_a_file_are_both_told(tmp_path: Path) -> None:
+def test_both_tools_sharing_file_are_reported(tmp_path: Path) -> None:
     other = TOOL.replace("name: echo", "name: other").replace("name: run", "name: walk")
 
     findings = found_in(write(tmp_path, {"goondan.yaml": f"{TOOL}---\n{other}"}), import_entries=True)
@@ -204,7 +202,7 @@ def test_tools_that_share_a_file_are_both_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_bundle_without_tools_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_without_tools_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.Popen", None)
     text = "apiVersion: goondan.ai/v1\nkind: Agent\nmetadata: { name: a }\n"
 
@@ -226,7 +224,7 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def test_all_files_have_a_deadline_together(tmp_path: Path) -> None:
+def test_all_files_have_deadline_together(tmp_path: Path) -> None:
     hanging = tools(tmp_path, *["import time\ntime.sleep(60)\n"] * 3)
     start = time.monotonic()
 

@@ -14,7 +14,7 @@ def entry_findings(tmp_path: Path, entry: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize("entry", ["./echo.py", "echo.py", "././echo.py"])
-def test_an_entry_starts_from_the_bundle_root(tmp_path: Path, entry: str) -> None:
+def test_entry_starts_from_bundle_root(tmp_path: Path, entry: str) -> None:
     assert entry_findings(tmp_path, entry) == []
 
 
@@ -34,9 +34,7 @@ def test_an_entry_starts_from_the_bundle_root(tmp_path: Path, entry: str) -> Non
         (".", "is not a file"),
     ],
 )
-def test_an_entry_that_leads_to_no_file_of_the_bundle_is_refused(
-    tmp_path: Path, entry: str, part: str
-) -> None:
+def test_entry_without_file_in_bundle_is_refused(tmp_path: Path, entry: str, part: str) -> None:
     write(tmp_path, {})
 
     (finding,) = entry_findings(tmp_path, entry)
@@ -45,7 +43,7 @@ def test_an_entry_that_leads_to_no_file_of_the_bundle_is_refused(
     assert part in finding.message
 
 
-def test_a_link_out_of_the_bundle_is_refused(tmp_path: Path) -> None:
+def test_link_out_of_bundle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "outside.py").write_text(HANDLERS)
     (tmp_path / "bundle" / "link.py").symlink_to(tmp_path / "outside.py")
@@ -58,14 +56,14 @@ def test_a_link_out_of_the_bundle_is_refused(tmp_path: Path) -> None:
     assert "cannot be found" in circle.message
 
 
-def test_a_link_inside_the_bundle_is_followed(tmp_path: Path) -> None:
+def test_link_inside_bundle_is_followed(tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "link.py").symlink_to("echo.py")
 
     assert entry_findings(tmp_path, "./link.py") == []
 
 
-def test_a_bundle_may_itself_be_reached_through_a_link(tmp_path: Path) -> None:
+def test_bundle_may_itself_be_reached_through_link(tmp_path: Path) -> None:
     write(tmp_path / "real", {"goondan.yaml": TOOL})
     (tmp_path / "link").symlink_to("real")
 
@@ -84,7 +82,7 @@ def test_another_language_is_named(tmp_path: Path, entry: str, language: str) ->
     assert "entries are Python, TypeScript or JavaScript" in finding.message
 
 
-def test_a_file_of_any_other_kind_is_not_an_entry(tmp_path: Path) -> None:
+def test_file_of_any_other_kind_is_not_entry(tmp_path: Path) -> None:
     write(tmp_path / "bundle", {"echo.txt": "text"})
 
     (finding,) = entry_findings(tmp_path, "./echo.txt")
@@ -92,7 +90,7 @@ def test_a_file_of_any_other_kind_is_not_an_entry(tmp_path: Path) -> None:
     assert "not code that can be run" in finding.message
 
 
-def test_entries_of_agents_and_extensions_obey_the_same_rules(tmp_path: Path) -> None:
+def test_entries_of_agents_and_extensions_obey_same_rules(tmp_path: Path) -> None:
     extension = TOOL.replace("Tool", "Extension").replace("./echo.py", "../x.py").partition("  exports")[0]
     agent = "apiVersion: goondan.ai/v1\nkind: Agent\nmetadata: { name: a }\nspec: { entry: ./missing.py }\n"
 
@@ -105,7 +103,7 @@ def test_entries_of_agents_and_extensions_obey_the_same_rules(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("entry", ["agent.ts", "agent.mjs"])
-def test_the_entry_of_an_agent_is_python(tmp_path: Path, entry: str) -> None:
+def test_entry_of_agent_is_python(tmp_path: Path, entry: str) -> None:
     agent = f"apiVersion: goondan.ai/v1\nkind: Agent\nmetadata: {{ name: a }}\nspec: {{ entry: {entry} }}\n"
     files = {"goondan.yaml": agent, entry: "export const handle = () => 1;"}
 

@@ -82,7 +82,7 @@ def kept(cache: ExportCache) -> Path:
     return file
 
 
-def test_an_entry_that_has_not_changed_is_not_imported_again(entry: Path, cache: ExportCache) -> None:
+def test_unchanged_entry_is_not_imported_again(entry: Path, cache: ExportCache) -> None:
     imports = Imports(are_real=True)
 
     first, again = cache.records([entry], imports), cache.records([entry], imports)
@@ -111,7 +111,7 @@ def test_any_file_that_was_read_counts(name: str, content: str, entry: Path, cac
     assert imports.count == 3
 
 
-def test_a_module_elsewhere_counts_too(
+def test_module_elsewhere_counts_too(
     entry: Path, cache: ExportCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = tmp_path / "library"
@@ -128,9 +128,7 @@ def test_a_module_elsewhere_counts_too(
     assert (imports.count, record.exports["count"]["description"]) == (2, "Two.")
 
 
-def test_a_file_that_keeps_size_and_time_of_its_content_is_known_by_its_time_of_change(
-    entry: Path, cache: ExportCache
-) -> None:
+def test_change_keeping_size_and_mtime_is_noticed(entry: Path, cache: ExportCache) -> None:
     imports = Imports()
     words = entry.parent / "words.py"
     cache.records([entry], imports)
@@ -168,7 +166,7 @@ def expire(place: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [damage, let_others_write, link, block, expire])
-def test_a_record_that_cannot_be_trusted_is_replaced(
+def test_record_that_cannot_be_trusted_is_replaced(
     spoil: Callable[[Path], None], entry: Path, cache: ExportCache
 ) -> None:
     imports = Imports()
@@ -195,7 +193,7 @@ def test_another_user_s_record_is_not_trusted(
     assert imports.count == 2
 
 
-def test_what_has_changed_just_now_is_not_kept(entry: Path, tmp_path: Path) -> None:
+def test_file_changed_just_now_is_not_cached(entry: Path, tmp_path: Path) -> None:
     imports, cache = Imports(), ExportCache(tmp_path / "cache")
 
     cache.records([entry], imports)
@@ -204,7 +202,7 @@ def test_what_has_changed_just_now_is_not_kept(entry: Path, tmp_path: Path) -> N
     assert imports.count == 2
 
 
-def test_a_failed_import_is_not_kept(entry: Path, cache: ExportCache) -> None:
+def test_failed_import_is_not_kept(entry: Path, cache: ExportCache) -> None:
     entry.write_text("raise RuntimeError('no')\n", encoding="utf-8")
 
     [record] = cache.records([entry], Imports(are_real=True))
@@ -213,7 +211,7 @@ def test_a_failed_import_is_not_kept(entry: Path, cache: ExportCache) -> None:
     assert list(cache.folder.glob("*")) == []
 
 
-def test_records_of_files_that_nobody_loads_any_more_are_removed(entry: Path, cache: ExportCache) -> None:
+def test_records_of_files_no_longer_loaded_are_removed(entry: Path, cache: ExportCache) -> None:
     cache.folder.mkdir(parents=True)
     old = cache.folder / "old.json"
     old.touch()
@@ -224,7 +222,7 @@ def test_records_of_files_that_nobody_loads_any_more_are_removed(entry: Path, ca
     assert kept(cache) != old
 
 
-def test_a_place_that_cannot_be_written_only_costs_time(entry: Path, tmp_path: Path) -> None:
+def test_place_that_cannot_be_written_only_costs_time(entry: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     [record] = ExportCache(tmp_path / "file" / "cache").records([entry], Imports(are_real=True))
@@ -232,7 +230,7 @@ def test_a_place_that_cannot_be_written_only_costs_time(entry: Path, tmp_path: P
     assert record.exports["count"]["name"] == "count"
 
 
-def test_paths_that_are_not_utf_8_are_not_kept(tmp_path: Path, cache: ExportCache) -> None:
+def test_paths_not_in_utf_8_are_not_kept(tmp_path: Path, cache: ExportCache) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     folder.mkdir()
     (folder / "plain.py").write_text(
@@ -244,7 +242,7 @@ def test_paths_that_are_not_utf_8_are_not_kept(tmp_path: Path, cache: ExportCach
     assert (record.problem, list(record.exports), record.files) == (None, ["one"], ())
 
 
-def test_a_load_takes_what_is_kept_and_a_check_imports(
+def test_load_uses_cache_but_check_imports(
     entry: Path, cache: ExportCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOONDAN_CACHE_DIR", str(cache.folder.parent))
@@ -261,7 +259,7 @@ def test_a_load_takes_what_is_kept_and_a_check_imports(
     assert description(inspect_bundle(entry.parent)[0]) == "Counts."
 
 
-def test_wrong_settings_do_not_matter_to_a_load(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_do_not_matter_to_load(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_LEASE_SECONDS", "soon")
 
     assert "text__count" in load_bundle(entry.parent).all_tools()

@@ -46,7 +46,7 @@ def test_extensions_stand_in_declared_order_with_their_config(tmp_path: Path) ->
     assert audit.entry_path == (tmp_path / "audit.py").resolve()
 
 
-def test_config_is_merged_over_the_extensions_key_by_key_and_overrides_change_it(tmp_path: Path) -> None:
+def test_config_is_merged_by_key_then_overridden(tmp_path: Path) -> None:
     use = "{ ref: Extension/audit, config: { level: high, keep: { days: 1 }, more: null } }"
     [configured] = bundle(tmp_path, use).bound_extensions("coder")
     [unchanged] = bundle(tmp_path, "{ ref: Extension/audit, config: {} }").bound_extensions("coder")
@@ -58,21 +58,21 @@ def test_config_is_merged_over_the_extensions_key_by_key_and_overrides_change_it
     assert overridden.config == {"level": "low", "keep": {"size": 9}}
 
 
-def test_of_one_extension_used_twice_the_last_use_counts(tmp_path: Path) -> None:
+def test_of_one_extension_used_twice_last_use_counts(tmp_path: Path) -> None:
     uses = ("Extension/audit", "Extension/clock", "{ ref: Extension/audit, config: { level: high } }")
     audit, clock = bundle(tmp_path, *uses).bound_extensions("coder")
 
     assert (audit.config["level"], clock.name) == ("high", "clock")
 
 
-def test_one_that_the_bundle_has_not_is_the_built_in_one(tmp_path: Path) -> None:
+def test_extension_missing_from_bundle_is_built_in(tmp_path: Path) -> None:
     [logging] = bundle(tmp_path, "Extension/logging").bound_extensions("coder")
 
     assert logging.entry_path.parent.name == "builtin"
     assert logging.config["level"] == "info"
 
 
-def test_a_use_that_leads_nowhere_or_breaks_the_extension_is_found(tmp_path: Path) -> None:
+def test_dangling_or_breaking_use_of_extension_is_found(tmp_path: Path) -> None:
     bent = "{ selector: { name: audit }, overrides: { spec: { entry: ../out.py } } }"
     misspelt = "{ selector: { name: audit }, overrides: { spec: { confg: {} } } }"
     findings = found_in(folder(tmp_path, "Extension/adit", bent, misspelt))
@@ -96,7 +96,7 @@ def test_a_use_that_leads_nowhere_or_breaks_the_extension_is_found(tmp_path: Pat
         ("def register(api:\n", "'(' was never closed"),
     ],
 )
-def test_a_file_without_a_usable_register_is_found(tmp_path: Path, text: str, message: str) -> None:
+def test_file_without_usable_register_is_found(tmp_path: Path, text: str, message: str) -> None:
     findings = found_in(folder(tmp_path, "Extension/clock", register=text), import_entries=True)
 
     assert {finding.resource for finding in findings} == {"Extension/audit", "Extension/clock"}
@@ -143,7 +143,7 @@ MODEL = "apiVersion: goondan.ai/v1\nkind: Model\nmetadata: { name: m }\nspec: { 
         ),
     ],
 )
-def test_required_tools_bring_their_guard_to_an_agent_with_an_entry_or_a_model(
+def test_required_tools_guard_agents_with_entry_or_model(
     tmp_path: Path, more: str, found: dict[str, object]
 ) -> None:
     files = {"goondan.yaml": GUARDED + more, "model.yaml": MODEL, "clerk.py": "def handle(ctx, event): ...\n"}

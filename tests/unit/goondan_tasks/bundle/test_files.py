@@ -14,13 +14,13 @@ def names(folder: Path) -> list[str]:
     return [str(file.relative_to(folder)) for file in bundle_files(folder)]
 
 
-def test_known_basenames_belong_to_the_bundle_wherever_they_stand(tmp_path: Path) -> None:
+def test_known_basenames_belong_to_bundle_wherever_they_stand(tmp_path: Path) -> None:
     write(tmp_path, {"deep/er/tools.yml": "a: 1", "agent.yaml": "a: 1", "goondan.yaml": "a: 1"})
 
     assert names(tmp_path) == ["goondan.yaml", "agent.yaml", "deep/er/tools.yml"]
 
 
-def test_other_names_belong_to_it_if_they_declare_a_resource(tmp_path: Path) -> None:
+def test_any_file_declaring_resource_belongs_to_bundle(tmp_path: Path) -> None:
     write(tmp_path, {"my-echo.yaml": TOOL, "docker-compose.yaml": "services: {}", "notes.yml": "a: ["})
 
     assert names(tmp_path) == ["my-echo.yaml"]
@@ -77,7 +77,7 @@ def test_resource_is_read_however_its_version_is_written(tmp_path: Path, text: s
         (TOOL.replace("apiVersion", "api_version").encode(), 1, "'apiVersion' is missing"),
     ],
 )
-def test_file_that_declares_a_resource_and_cannot_be_read_is_a_finding(
+def test_unreadable_file_declaring_resource_is_finding(
     tmp_path: Path, data: bytes, line: int, part: str
 ) -> None:
     write(tmp_path, {})
@@ -98,7 +98,7 @@ def test_file_that_declares_a_resource_and_cannot_be_read_is_a_finding(
         "image: goondan.ai/worker:1\n",
     ],
 )
-def test_file_that_only_mentions_our_version_is_not_read(tmp_path: Path, text: str) -> None:
+def test_file_merely_mentioning_our_version_is_skipped(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"other.yaml": text})
 
     assert names(tmp_path) == []
@@ -111,26 +111,26 @@ def test_folders_of_other_programs_are_skipped(tmp_path: Path, folder: str) -> N
     assert names(tmp_path) == ["sub/goondan.yaml"]
 
 
-def test_what_is_not_a_file_is_skipped(tmp_path: Path) -> None:
+def test_folder_named_like_yaml_file_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, {"tools.yaml/readme.txt": "a folder"})
 
     assert names(tmp_path) == []
 
 
-def test_a_path_may_be_one_file_of_any_name(tmp_path: Path) -> None:
+def test_path_may_be_one_file_of_any_name(tmp_path: Path) -> None:
     write(tmp_path, {"my.bundle": TOOL + "---\n" + AGENT})
 
     assert found_in(tmp_path / "my.bundle") == []
 
 
-def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_text(tmp_path: Path) -> None:
     file = tmp_path / "goondan.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1")
 
     assert read_text(file) == ("a: 1", [])
 
 
-def test_bytes_that_are_not_utf_8_are_refused_with_their_line(tmp_path: Path) -> None:
+def test_non_utf_8_bytes_are_refused_with_line(tmp_path: Path) -> None:
     (tmp_path / "goondan.yaml").write_bytes(b"a: 1\nb: \xff\n")
 
     (finding,) = found_in(tmp_path)
@@ -139,13 +139,13 @@ def test_bytes_that_are_not_utf_8_are_refused_with_their_line(tmp_path: Path) ->
     assert finding.suggestion == "Save it as UTF-8."
 
 
-def test_a_file_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+def test_file_beyond_limit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "goondan.yaml").write_text("# " + "x" * MAX_BYTES)
 
     assert told(found_in(tmp_path)) == [(1, "E_CONFIG_FILE_TOO_LARGE", "")]
 
 
-def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
+def test_file_of_exactly_limit_is_read(tmp_path: Path) -> None:
     (tmp_path / "goondan.yaml").write_text(TOOL + "#" * (MAX_BYTES - len(TOOL)))
     write(tmp_path, {})
 
@@ -153,7 +153,7 @@ def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing", "pipe"])
-def test_a_path_without_a_readable_file_is_a_finding(tmp_path: Path, name: str) -> None:
+def test_path_without_readable_file_is_finding(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     (finding,) = found_in(tmp_path / name)
@@ -162,7 +162,7 @@ def test_a_path_without_a_readable_file_is_a_finding(tmp_path: Path, name: str) 
     assert "cannot be read" in finding.message
 
 
-def test_a_folder_without_resources_is_a_finding(tmp_path: Path) -> None:
+def test_folder_without_resources_is_finding(tmp_path: Path) -> None:
     (finding,) = found_in(tmp_path)
 
     assert finding.message == "the bundle has no resources"

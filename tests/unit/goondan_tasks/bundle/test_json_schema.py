@@ -41,14 +41,14 @@ def documents(bundle: Path) -> Iterator[Document]:
 
 
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: bundle.name)
-def test_a_bundle_that_is_valid_satisfies_the_schema(bundle: Path) -> None:
+def test_bundle_that_is_valid_satisfies_schema(bundle: Path) -> None:
     is_valid = inspect_bundle(bundle, import_entries=False)[0] is not None
     faulty = [document.data for document in documents(bundle) if not VALIDATOR.is_valid(document.data)]
 
     assert not (is_valid and faulty)
 
 
-def test_only_what_is_wrong_in_itself_is_refused_of_the_thirty_faults() -> None:
+def test_schema_refuses_only_self_contained_faults() -> None:
     found = list(documents(ROOT / "tests/bundles/thirty-faults"))
     refused = [document for document in found if not VALIDATOR.is_valid(document.data)]
 
@@ -56,7 +56,7 @@ def test_only_what_is_wrong_in_itself_is_refused_of_the_thirty_faults() -> None:
     assert all(declare(document)[1] for document in refused)
 
 
-def test_resources_on_the_pages_satisfy_the_schema() -> None:
+def test_resources_on_pages_satisfy_schema() -> None:
     blocks = [block for page in every_page() for block in page.blocks() if block.language == "yaml"]
     texts = [block.text for block in blocks if "apiVersion: goondan.ai/v1\n" in block.text]
     found = [document.data for text in texts for document in parse_documents(text, "page")[0]]
@@ -119,12 +119,12 @@ def changed(resource: dict[str, Any], *path: str, to: Any) -> dict[str, Any]:
         ([AGENT], False),
     ],
 )
-def test_the_schema_agrees_with_the_check_of_a_resource(resource: Any, is_valid: bool) -> None:
+def test_schema_agrees_with_check_of_resource(resource: Any, is_valid: bool) -> None:
     assert VALIDATOR.is_valid(resource) is is_valid
     assert (declare_faults(resource) == []) is is_valid
 
 
-def test_a_fault_is_told_of_its_kind_alone() -> None:
+def test_schema_reports_fault_for_its_kind_only() -> None:
     errors = list(VALIDATOR.iter_errors(changed(AGENT, "spec", "tols", to=[])))
 
     assert [error.message for error in errors] == [
@@ -132,7 +132,7 @@ def test_a_fault_is_told_of_its_kind_alone() -> None:
     ]
 
 
-def test_editors_get_one_document_without_what_is_ours_alone() -> None:
+def test_editor_schema_is_one_document_without_internals() -> None:
     printed = goondan("schema")
 
     assert printed.document == goondan("schema", "--json").document == json.loads(json.dumps(SCHEMA))

@@ -18,7 +18,7 @@ from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 FAULTY = TOOL.replace("entry: ./echo.py", "errorMessageLimit: 0\n  entry: ./gone.py")
 
 
-def test_a_bundle_with_errors_is_refused_with_all_of_them(tmp_path: Path) -> None:
+def test_faulty_bundle_is_refused_with_all_errors(tmp_path: Path) -> None:
     with pytest.raises(BundleError) as refusal:
         load_bundle(write(tmp_path, {"goondan.yaml": FAULTY}))
 
@@ -29,7 +29,7 @@ def test_a_bundle_with_errors_is_refused_with_all_of_them(tmp_path: Path) -> Non
     assert "./gone.py" in error.message
 
 
-def test_a_single_error_brings_its_own_suggestion(tmp_path: Path) -> None:
+def test_single_error_brings_its_own_suggestion(tmp_path: Path) -> None:
     with pytest.raises(BundleError) as refusal:
         load_bundle(write(tmp_path, {"goondan.yaml": TOOL.replace("entry:", "entri:")}))
 
@@ -74,7 +74,7 @@ def test_findings_are_sorted_by_file_and_line(tmp_path: Path) -> None:
     assert len(places) == 5
 
 
-def test_of_thousands_of_findings_the_first_errors_are_told(tmp_path: Path) -> None:
+def test_thousands_of_findings_are_cut_to_first_errors(tmp_path: Path) -> None:
     exports = "    - { name: run }\n" * 3_000
 
     bundle, findings = inspect_bundle(write(tmp_path, {"goondan.yaml": f"{TOOL}{exports}"}))
@@ -85,7 +85,7 @@ def test_of_thousands_of_findings_the_first_errors_are_told(tmp_path: Path) -> N
     assert findings[-1].message == "5000 more findings are not shown"
 
 
-def test_a_finding_goes_on_the_wire_with_every_field(tmp_path: Path) -> None:
+def test_finding_goes_on_wire_with_every_field(tmp_path: Path) -> None:
     folder = write(tmp_path, {"goondan.yaml": TOOL.replace("./echo.py", "./gone.py")})
 
     (finding,) = inspect_bundle(folder)[1]
@@ -125,7 +125,7 @@ ODD_PACKAGE = {
 )
 @given(text=TEXTS)
 @example(text=json.dumps(ODD_PACKAGE))
-def test_no_yaml_makes_the_inspection_raise(tmp_path: Path, text: str) -> None:
+def test_no_yaml_makes_inspection_raise(tmp_path: Path, text: str) -> None:
     folder = write(tmp_path, {})
     (folder / "goondan.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
 
@@ -137,7 +137,7 @@ def test_no_yaml_makes_the_inspection_raise(tmp_path: Path, text: str) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.binary(max_size=200))
-def test_no_bytes_make_the_inspection_raise(tmp_path: Path, data: bytes) -> None:
+def test_no_bytes_make_inspection_raise(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "goondan.yaml").write_bytes(data)
 
     bundle, findings = inspect_bundle(tmp_path, import_entries=False)
@@ -148,7 +148,7 @@ def test_no_bytes_make_the_inspection_raise(tmp_path: Path, data: bytes) -> None
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
-def test_a_bundle_with_any_piece_cut_out_is_loaded_or_explained(tmp_path: Path, data: st.DataObject) -> None:
+def test_bundle_missing_any_piece_is_loaded_or_explained(tmp_path: Path, data: st.DataObject) -> None:
     text = f"{TOOL}---\n{AGENT}"
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))

@@ -20,11 +20,11 @@ def found(tmp_path: Path, text: str) -> list[Finding]:
     return inspect_bundle(write(tmp_path, {"goondan.yaml": text}))[1]
 
 
-def test_an_agent_that_thinks_has_no_findings(tmp_path: Path) -> None:
+def test_agent_that_thinks_has_no_findings(tmp_path: Path) -> None:
     assert found(tmp_path, OPENAI + THINKS) == []
 
 
-def test_a_bundle_of_usual_models_is_checked_without_the_library(tmp_path: Path) -> None:
+def test_bundle_of_usual_models_is_checked_without_library(tmp_path: Path) -> None:
     params = "params: { temperature: 0.2, maxTokens: 4000 }"
     write(tmp_path, {"goondan.yaml": OPENAI + THINKS.replace("Model/bright", f"Model/bright, {params}")})
     program = (
@@ -35,7 +35,7 @@ def test_a_bundle_of_usual_models_is_checked_without_the_library(tmp_path: Path)
     assert told.stdout == "[] False\n"
 
 
-def test_what_is_known_without_the_library_is_what_the_library_says() -> None:
+def test_provider_facts_known_without_library_match_library() -> None:
     assert ModelSettings.__annotations__.keys() >= models.COMMON_PARAMETERS
     for provider, package in models.PROVIDER_PACKAGES.items():
         assert infer_provider_class(provider).__module__.startswith("pydantic_ai.providers.")
@@ -45,7 +45,7 @@ def test_what_is_known_without_the_library_is_what_the_library_says() -> None:
 @pytest.mark.parametrize(
     ("written", "meant"), [("opnai", "openai"), ("antropic", "anthropic"), ("vlm", "vllm")]
 )
-def test_an_unknown_provider_is_an_error_that_names_the_known_one(
+def test_unknown_provider_is_error_suggesting_known_provider(
     tmp_path: Path, written: str, meant: str
 ) -> None:
     [finding] = found(tmp_path, f"{MODEL}spec: {{ provider: {written}, model: x }}\n")
@@ -53,13 +53,13 @@ def test_an_unknown_provider_is_an_error_that_names_the_known_one(
     assert finding.suggestion == f"Did you mean '{meant}'?"
 
 
-def test_a_provider_whose_package_is_missing_is_told_with_what_installs_it(tmp_path: Path) -> None:
+def test_missing_provider_package_suggests_its_installation(tmp_path: Path) -> None:
     [finding] = found(tmp_path, f"{MODEL}spec: {{ provider: cohere, model: x }}\n")
     assert (finding.level, finding.path) == ("warning", "spec.provider")
     assert finding.suggestion == "pip install 'pydantic-ai-slim[cohere]'"
 
 
-def test_parameters_that_nothing_reads_are_told(tmp_path: Path) -> None:
+def test_unread_parameters_are_reported(tmp_path: Path) -> None:
     options = "{ maxTokens: 5, temprature: 1, openaiReasoningEffort: low, anthropicThinkin: 1, cohereX: 1 }"
     params = "{ top_p: 1, topK: 2, max_tokn: 3 }"
     model = f"{MODEL}spec: {{ provider: openai, model: x, options: {options} }}\n"
@@ -71,7 +71,7 @@ def test_parameters_that_nothing_reads_are_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_key_that_is_not_set_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unset_api_key_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "apiKey: { valueFrom: { env: KEY_OF_THE_TEST } }"
     text = f"{MODEL}spec: {{ provider: openai, model: x, {key} }}\n"
     [finding] = found(tmp_path, text)
@@ -81,7 +81,7 @@ def test_a_key_that_is_not_set_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert found(tmp_path, text) == []
 
 
-def test_the_missing_library_is_told_once_and_only_if_an_agent_thinks(
+def test_missing_library_warns_once_only_if_agent_thinks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "LIBRARY", "no_such_library")
@@ -91,7 +91,7 @@ def test_the_missing_library_is_told_once_and_only_if_an_agent_thinks(
     assert finding.suggestion == "pip install 'goondan-workers[models]'"
 
 
-def test_conversations_on_one_machine_alone_are_told(tmp_path: Path) -> None:
+def test_conversations_on_only_one_machine_are_reported(tmp_path: Path) -> None:
     agent = THINKS.replace("spec: {", "spec: { workdir: local,")
     [finding] = found(tmp_path, OPENAI + agent)
     assert (finding.level, finding.path) == ("warning", "spec.workdir")
@@ -100,7 +100,7 @@ def test_conversations_on_one_machine_alone_are_told(tmp_path: Path) -> None:
     assert found(tmp_path, OPENAI + with_entry) == []
 
 
-def test_a_model_of_the_older_version_cannot_be_asked(tmp_path: Path) -> None:
+def test_model_of_older_version_cannot_be_asked(tmp_path: Path) -> None:
     older = OPENAI.replace("goondan.ai/v1", "agents.example.io/v1alpha1")
     [finding] = found(tmp_path, older + THINKS)
     assert (finding.level, finding.path) == ("error", "spec.modelConfig.modelRef")

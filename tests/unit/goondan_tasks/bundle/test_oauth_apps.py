@@ -33,7 +33,7 @@ _SUBJECT = 'goondan: { subject: "slack:team:{team.id}" }'
 DEVICE_URL = "    deviceAuthorizationUrl: https://slack.example/device"
 
 
-def test_an_oauth_app_is_read_with_all_its_fields(tmp_path: Path) -> None:
+def test_oauth_app_is_read_with_all_its_fields(tmp_path: Path) -> None:
     app = load_bundle(write(tmp_path, {"goondan.yaml": APP})).oauth_apps["slack-bot"].spec
 
     assert (app.provider, app.flow, app.subject_mode) == ("slack", "authorizationCode", "global")
@@ -43,7 +43,7 @@ def test_an_oauth_app_is_read_with_all_its_fields(tmp_path: Path) -> None:
     assert app.options.query == {"access_type": "offline"}
 
 
-def test_a_secret_that_stands_in_the_wrong_form_is_not_repeated(tmp_path: Path) -> None:
+def test_secret_in_wrong_form_is_not_repeated(tmp_path: Path) -> None:
     source = "{ valueFrom: { secretRef: { ref: Secret/slack, key: client_secret } } }"
     [found] = found_in(write(tmp_path, {"goondan.yaml": APP.replace(source, "hunter2-of-slack")}))
 
@@ -51,7 +51,7 @@ def test_a_secret_that_stands_in_the_wrong_form_is_not_repeated(tmp_path: Path) 
     assert "hunter2" not in f"{found.message} {found.suggestion}"
 
 
-def test_an_oauth_app_of_the_older_version_is_the_same_and_held_to_the_same_rules(tmp_path: Path) -> None:
+def test_older_oauth_app_obeys_same_rules(tmp_path: Path) -> None:
     old = APP.replace("goondan.ai/v1", "agents.example.io/v1alpha1")
     faulty = old.replace("subjectMode: global", "subjectMode: team")
 
@@ -85,7 +85,7 @@ def test_an_oauth_app_of_the_older_version_is_the_same_and_held_to_the_same_rule
         ("access_type: offline", "State: mine", "spec.options.State"),
     ],
 )
-def test_a_field_that_cannot_work_is_a_finding_at_its_place(
+def test_unworkable_field_is_finding_at_its_place(
     tmp_path: Path, field: str, instead: str, path: str
 ) -> None:
     assert field in APP
@@ -97,7 +97,7 @@ def test_a_field_that_cannot_work_is_a_finding_at_its_place(
 
 @pytest.mark.requirement("oauth.flow.subject-checked")
 @pytest.mark.parametrize("options", ["", "goondan: {}", "goondan: { anyone: false }"])
-def test_a_global_app_must_say_whose_account_may_consent(tmp_path: Path, options: str) -> None:
+def test_global_app_must_say_whose_account_may_consent(tmp_path: Path, options: str) -> None:
     [finding] = found_in(write(tmp_path, {"goondan.yaml": APP.replace(_SUBJECT, options)}))
 
     assert (finding.level, finding.path) == ("error", "spec.subjectMode")
@@ -105,7 +105,7 @@ def test_a_global_app_must_say_whose_account_may_consent(tmp_path: Path, options
     assert "options.goondan.subject" in finding.suggestion and "anyone: true" in finding.suggestion
 
 
-def test_a_global_app_may_be_for_anyone(tmp_path: Path) -> None:
+def test_global_app_may_be_for_anyone(tmp_path: Path) -> None:
     bundle = load_bundle(
         write(tmp_path, {"goondan.yaml": APP.replace(_SUBJECT, "goondan: { anyone: true }")})
     )
@@ -120,9 +120,7 @@ def test_a_global_app_may_be_for_anyone(tmp_path: Path) -> None:
         ("global", 'goondan: { subject: "slack:team:{team.id}", anyone: true }'),
     ],
 )
-def test_anyone_beside_what_compares_the_account_is_a_contradiction(
-    tmp_path: Path, mode: str, options: str
-) -> None:
+def test_anyone_option_contradicts_comparison_of_account(tmp_path: Path, mode: str, options: str) -> None:
     text = APP.replace(_SUBJECT, options).replace("subjectMode: global", f"subjectMode: {mode}")
 
     [finding] = found_in(write(tmp_path, {"goondan.yaml": text}))
@@ -147,19 +145,19 @@ OTHER = "https://other.example/token"
 ISSUERS = "https://slack.example", "https://other.example"
 
 
-def test_apps_of_two_providers_cannot_share_a_callback(tmp_path: Path) -> None:
+def test_apps_of_two_providers_cannot_share_callback(tmp_path: Path) -> None:
     assert two_apps(tmp_path / "none", OTHER, "", "") == ["spec.redirect.callbackPath"]
     assert two_apps(tmp_path / "one", OTHER, ISSUERS[0], "") == ["spec.redirect.callbackPath"]
     assert two_apps(tmp_path / "same", OTHER, ISSUERS[0], ISSUERS[0]) == ["spec.redirect.callbackPath"]
 
 
-def test_apps_share_a_callback_if_their_provider_or_its_issuer_is_known(tmp_path: Path) -> None:
+def test_known_provider_or_issuer_lets_apps_share_callback(tmp_path: Path) -> None:
     assert two_apps(tmp_path / "path", OTHER, "", "", path="/oauth/other") == []
     assert two_apps(tmp_path / "provider", "https://slack.example/oauth/token", "", "") == []
     assert two_apps(tmp_path / "issuers", OTHER, *ISSUERS) == []
 
 
-def test_no_option_replaces_what_the_flow_sends() -> None:
+def test_parameters_of_flow_cannot_be_replaced_by_options() -> None:
     assert {"client_id", "redirect_uri", "state", "scope", "response_type"} <= RESERVED_PARAMETERS
     assert {"code_challenge", "code_challenge_method", "request_uri"} <= RESERVED_PARAMETERS
 
@@ -174,9 +172,7 @@ def test_no_option_replaces_what_the_flow_sends() -> None:
         ),
     ],
 )
-def test_the_authorization_code_flow_needs_its_endpoint_and_its_path(
-    tmp_path: Path, gone: str, path: str
-) -> None:
+def test_authorization_code_flow_needs_endpoint_and_path(tmp_path: Path, gone: str, path: str) -> None:
     assert gone in APP
 
     found = told(found_in(write(tmp_path, {"goondan.yaml": APP.replace(gone, "")})))
@@ -185,7 +181,7 @@ def test_the_authorization_code_flow_needs_its_endpoint_and_its_path(
 
 
 @pytest.mark.requirement("oauth.device-code.refused-if-unsupported")
-def test_a_device_code_flow_that_cannot_be_served_is_refused(tmp_path: Path) -> None:
+def test_unservable_device_code_flow_is_refused(tmp_path: Path) -> None:
     device = APP.replace("flow: authorizationCode", "flow: deviceCode")
 
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": device}))
@@ -195,7 +191,7 @@ def test_a_device_code_flow_that_cannot_be_served_is_refused(tmp_path: Path) -> 
     assert found_in(write(tmp_path, {"goondan.yaml": served})) == []
 
 
-def test_scopes_are_narrowed_from_the_app_to_the_tool_to_the_export() -> None:
+def test_scopes_narrow_from_app_to_tool_to_export() -> None:
     app = ("read", "write", "admin")
 
     def faults(tool: tuple[str, ...] | None, *exports: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ def wrapped(args: Any) -> JsonObject:
 
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
-def test_union_at_the_top_is_shown_below_one_property(keyword: str) -> None:
+def test_union_at_top_is_shown_below_one_property(keyword: str) -> None:
     shown = provider_schema({keyword: [NUMBER, TEXT], "description": "One of two."})
 
     assert is_accepted(shown)
@@ -40,7 +40,7 @@ def test_union_at_the_top_is_shown_below_one_property(keyword: str) -> None:
     assert original_arguments({keyword: [NUMBER, TEXT]}, wrapped({"n": 1})) == {"n": 1}
 
 
-def test_reference_at_the_top_is_followed_and_its_definitions_stay() -> None:
+def test_top_reference_is_followed_keeping_definitions() -> None:
     shown = provider_schema({"$ref": "#/$defs/tree", "$defs": {"tree": TREE}, "title": "A tree."})
 
     assert shown == {**TREE, "title": "A tree.", "$defs": {"tree": TREE}}
@@ -64,9 +64,7 @@ def test_all_of_plain_objects_becomes_one_object() -> None:
         ({"type": "integer"}, {"type": "integer"}, {"type": "integer"}),
     ],
 )
-def test_a_property_that_two_parts_of_all_of_describe_has_to_fit_both(
-    one: JsonObject, other: JsonObject, both: JsonObject
-) -> None:
+def test_all_of_property_must_fit_both_parts(one: JsonObject, other: JsonObject, both: JsonObject) -> None:
     shown = provider_schema({"allOf": [{"properties": {"n": one}}, {"properties": {"n": other}}]})
 
     assert shown["properties"]["n"] == both
@@ -81,7 +79,7 @@ def test_a_property_that_two_parts_of_all_of_describe_has_to_fit_both(
         {"type": "object", "properties": {"anyOf": {"type": "string"}, "not": {"type": "string"}}},
     ],
 )
-def test_schema_that_providers_accept_stays_as_it_is(schema: JsonObject) -> None:
+def test_schema_accepted_by_providers_is_unchanged(schema: JsonObject) -> None:
     assert provider_schema(schema) == schema
     assert original_arguments(schema, wrapped({})) == wrapped({})
 
@@ -118,7 +116,7 @@ def test_any_other_schema_is_accepted_too(schema: JsonObject) -> None:
     assert original_arguments(schema, {name: {"n": 1}}) == {"n": 1}
 
 
-def test_a_property_called_arguments_is_not_taken_for_the_one_that_was_added() -> None:
+def test_tools_arguments_property_differs_from_added_one() -> None:
     schema = {"anyOf": [{"properties": {"arguments": {"type": "object"}}}, NUMBER]}
 
     assert list(provider_schema(schema)["properties"]) == ["arguments_"]
@@ -126,7 +124,7 @@ def test_a_property_called_arguments_is_not_taken_for_the_one_that_was_added() -
 
 
 @pytest.mark.parametrize("args", [{"n": 1}, {}, {"arguments": 5}, {"arguments": {}, "n": 1}, [], None, "x"])
-def test_answer_without_the_added_property_stays_as_it_is(args: Any) -> None:
+def test_answer_without_added_property_is_unchanged(args: Any) -> None:
     assert original_arguments({"anyOf": [NUMBER, TEXT]}, args) == args
 
 
@@ -207,7 +205,7 @@ def has_meaning(schema: JsonObject) -> bool:
 
 
 @given(OBJECTS.filter(has_meaning), st.lists(ARGS, max_size=6))
-def test_what_the_tool_accepts_is_what_the_provider_is_shown_and_maps_back(
+def test_provider_schema_accepts_tools_arguments_and_maps_back(
     schema: JsonObject, candidates: list[JsonObject]
 ) -> None:
     shown = provider_schema(schema)
@@ -225,7 +223,7 @@ def test_what_the_tool_accepts_is_what_the_provider_is_shown_and_maps_back(
             assert original.is_valid(original_arguments(schema, answer)), (answer, shown)
 
 
-def test_property_names_that_providers_refuse_are_mapped_there_and_back() -> None:
+def test_refused_property_names_are_mapped_both_ways() -> None:
     filters = {"type": "object", "properties": {"@eq": {"type": "string"}}, "required": ["@eq"]}
     schema = {
         "type": "object",
@@ -266,7 +264,7 @@ def test_mapped_names_of_wrapped_arguments_are_mapped_back() -> None:
     assert original_arguments(schema, wrapped({name: 1})) == {"$n": 1}
 
 
-def test_a_mapped_name_does_not_depend_on_the_other_properties() -> None:
+def test_mapped_name_does_not_depend_on_other_properties() -> None:
     def shown(*names: str) -> list[str]:
         return list(
             provider_schema({"type": "object", "properties": {key: {} for key in names}})["properties"]
@@ -308,7 +306,5 @@ OPTIONAL = {
         ({"unknown": None}, {"unknown": None}),
     ],
 )
-def test_null_for_an_optional_property_that_takes_none_is_left_out(
-    written: JsonObject, meant: JsonObject
-) -> None:
+def test_null_for_optional_non_nullable_property_is_dropped(written: JsonObject, meant: JsonObject) -> None:
     assert original_arguments(OPTIONAL, written) == meant

@@ -39,9 +39,7 @@ def found(tmp_path: Path) -> list[Finding]:
     return inspect_bundle(write(tmp_path, {"goondan.yaml": CONNECTION}))[1]
 
 
-def test_unset_variables_of_a_connection_are_warnings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unset_variables_of_connection_are_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unset = [one for one in found(tmp_path) if one.code == "E_CONFIG_REF_NOT_FOUND"]
     assert {one.path: one.level for one in unset} == dict.fromkeys(VARIABLES, "warning")
     assert all(VARIABLES[one.path] in one.message for one in unset)

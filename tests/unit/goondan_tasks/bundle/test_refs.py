@@ -21,13 +21,13 @@ BASH = Ref("Tool", "bash")
         ({"ref": {"kind": "Tool", "name": "bash", "package": "@me/base"}}, Ref("Tool", "bash", "@me/base")),
     ],
 )
-def test_a_reference_has_many_forms(raw: Any, ref: Ref) -> None:
+def test_reference_has_many_forms(raw: Any, ref: Ref) -> None:
     assert parse_ref(raw) == ref
     assert parse_use(raw) == Use(ref)
     assert str(ref) == "Tool/bash"
 
 
-def test_a_selector_carries_overrides() -> None:
+def test_selector_carries_overrides() -> None:
     raw = {
         "selector": {"kind": "Tool", "matchLabels": {"tier": "base"}},
         "overrides": {"spec": {"errorMessageLimit": None}},
@@ -38,7 +38,7 @@ def test_a_selector_carries_overrides() -> None:
     )
 
 
-def test_an_extension_may_be_configured_where_it_is_used() -> None:
+def test_extension_may_be_configured_where_it_is_used() -> None:
     assert parse_use({"ref": "Extension/x", "config": {"a": 1}}) == Use(
         Ref("Extension", "x"), config={"a": 1}
     )
@@ -71,7 +71,7 @@ def test_an_extension_may_be_configured_where_it_is_used() -> None:
         ({"ref": "Extension/x", "config": 5}, "'config' must be an object"),
     ],
 )
-def test_what_has_no_such_form_is_refused(raw: Any, part: str) -> None:
+def test_malformed_reference_is_refused(raw: Any, part: str) -> None:
     with pytest.raises(FieldError) as refusal:
         parse_use(raw)
 

@@ -26,16 +26,14 @@ def declared(**types: str) -> dict[str, Any]:
         ({"properties": []}, {"text": "hi"}),
     ],
 )
-def test_tool_gets_the_answer_and_the_properties_that_it_declares(
-    parameters: Any, expected: dict[str, Any]
-) -> None:
+def test_tool_gets_answer_and_properties_that_it_declares(parameters: Any, expected: dict[str, Any]) -> None:
     reply = Reply.model_validate({"tool": "Tool/chat__send"})
 
     assert reply.tool_name == "chat__send"
     assert reply.arguments(parameters, PROPERTIES, "hi") == expected
 
 
-def test_places_in_the_arguments_are_filled() -> None:
+def test_places_in_arguments_are_filled() -> None:
     args = {"chat": "{{chat}}", "blocks": [{"say": "{{ mood }}: {{answer}}"}], "left": "{{unknown}}", "n": 3}
     reply = Reply.model_validate({"tool": "Tool/chat__send", "args": args})
 

@@ -50,12 +50,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("shelf[every]", "nowhere-to-be-found is not installed"),
     ],
 )
-def test_a_requirement_is_met_by_the_version_and_the_extras(requirement: str, reason: str | None) -> None:
+def test_requirement_is_met_by_version_and_extras(requirement: str, reason: str | None) -> None:
     assert unmet(Requirement(requirement)) == reason
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_is_missing_is_an_error_at_its_place(tmp_path: Path) -> None:
+def test_missing_requirement_is_error_at_its_place(tmp_path: Path) -> None:
     tool = TOOL.replace(
         "spec:\n", "spec:\n  requirements: ['desk', 'chair[soft]>=1 ; python_version > \"3\"']\n"
     )
@@ -68,7 +68,7 @@ def test_what_is_missing_is_an_error_at_its_place(tmp_path: Path) -> None:
     assert "goondan validate --install" in missing.suggestion
 
 
-def test_a_requirement_for_other_machines_does_not_count(tmp_path: Path) -> None:
+def test_requirement_for_other_machines_does_not_count(tmp_path: Path) -> None:
     text = PACKAGE.replace("shelf>=2", "shelf>=2 ; sys_platform == 'amiga'")
 
     assert found_in(write(tmp_path, {"goondan.yaml": text}), import_entries=True) == []
@@ -83,14 +83,14 @@ def test_a_requirement_for_other_machines_does_not_count(tmp_path: Path) -> None
         ("5", "must be text"),
     ],
 )
-def test_what_pip_could_not_read_is_an_error(tmp_path: Path, text: str, part: str) -> None:
+def test_requirement_unreadable_for_pip_is_error(tmp_path: Path, text: str, part: str) -> None:
     [found] = found_in(write(tmp_path, {"goondan.yaml": PACKAGE.replace("shelf>=2", text)}))
 
     assert told([found]) == [(6, "E_CONFIG_SCHEMA_INVALID", "spec.requirements[0]")]
     assert part in found.message
 
 
-def test_producers_load_a_bundle_whose_requirements_they_lack(tmp_path: Path) -> None:
+def test_producers_load_bundle_whose_requirements_they_lack(tmp_path: Path) -> None:
     bundle = load_bundle(write(tmp_path, {"goondan.yaml": PACKAGE, "tools.yaml": TOOL, "agents.yaml": AGENT}))
 
     assert bundle.package is not None

@@ -38,7 +38,7 @@ def agent(tmp_path: Path, spec: str) -> list[Finding]:
         ('"Agent/coder"\n', "{ kind: Agent, name: coder }\n"),
     ],
 )
-def test_a_swarm_names_its_agents_in_any_form(tmp_path: Path, old: str, new: str) -> None:
+def test_swarm_names_its_agents_in_any_form(tmp_path: Path, old: str, new: str) -> None:
     assert swarm(tmp_path, old, new) == []
 
 
@@ -57,7 +57,7 @@ def test_a_swarm_names_its_agents_in_any_form(tmp_path: Path, old: str, new: str
         ),
     ],
 )
-def test_a_swarm_with_a_wrong_reference_is_told_its_place(
+def test_swarms_wrong_reference_is_reported_at_its_place(
     tmp_path: Path, old: str, new: str, place: tuple[int, str], code: str, suggestion: str
 ) -> None:
     (finding,) = swarm(tmp_path, old, new)
@@ -66,13 +66,13 @@ def test_a_swarm_with_a_wrong_reference_is_told_its_place(
     assert finding.suggestion.startswith(suggestion)
 
 
-def test_a_swarm_without_agents_is_refused(tmp_path: Path) -> None:
+def test_swarm_without_agents_is_refused(tmp_path: Path) -> None:
     findings = swarm(tmp_path, '["Agent/coder"]', "[]")
 
     assert (6, "E_CONFIG_SCHEMA_INVALID", "spec.agents") in told(findings)
 
 
-def test_the_entry_agent_must_be_one_of_the_agents(tmp_path: Path) -> None:
+def test_entry_agent_must_be_one_of_agents(tmp_path: Path) -> None:
     text = "---\n".join([SWARM, AGENT, AGENT.replace("coder", "other"), TOOL])
     text = text.replace('agents: ["Agent/coder"]', 'agents: ["Agent/other"]')
 
@@ -84,7 +84,7 @@ def test_the_entry_agent_must_be_one_of_the_agents(tmp_path: Path) -> None:
     ]
 
 
-def test_an_agent_in_no_swarm_is_a_warning(tmp_path: Path) -> None:
+def test_agent_in_no_swarm_is_warning(tmp_path: Path) -> None:
     text = "---\n".join([SWARM, AGENT, AGENT.replace("coder", "lonely"), TOOL])
 
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
@@ -103,7 +103,7 @@ def test_an_agent_in_no_swarm_is_a_warning(tmp_path: Path) -> None:
         ("queueMode: serial", "queueMode"),
     ],
 )
-def test_a_wrong_policy_is_told_its_place(tmp_path: Path, policy: str, path: str) -> None:
+def test_wrong_policy_is_reported_at_its_place(tmp_path: Path, policy: str, path: str) -> None:
     findings = swarm(tmp_path, "  agents:", f"  policy: {{ {policy} }}\n  agents:")
 
     assert told(findings) == [(6, "E_CONFIG_SCHEMA_INVALID", f"spec.policy.{path}")]
@@ -117,7 +117,7 @@ def test_a_wrong_policy_is_told_its_place(tmp_path: Path, policy: str, path: str
         "lifecycle: { ttlSeconds: 3600, gcGraceSeconds: 0 }, shutdown: { gracePeriodSeconds: 5 }",
     ],
 )
-def test_policies_of_the_specification_are_taken(tmp_path: Path, policy: str) -> None:
+def test_policies_of_specification_are_taken(tmp_path: Path, policy: str) -> None:
     assert swarm(tmp_path, "  agents:", f"  policy: {{ {policy} }}\n  agents:") == []
 
 
@@ -133,7 +133,7 @@ def test_policies_of_the_specification_are_taken(tmp_path: Path, policy: str) ->
         ("{ selector: { kind: Agent, name: coder } }", "INVALID_REF", "Write 'kind: Tool'."),
     ],
 )
-def test_a_tool_that_leads_nowhere_is_told_its_place(
+def test_wrong_tool_reference_is_reported_at_its_place(
     tmp_path: Path, use: str, code: str, suggestion: str
 ) -> None:
     (finding,) = agent(tmp_path, f"  tools:\n    - Tool/echo\n    - {use}\n")
@@ -142,7 +142,7 @@ def test_a_tool_that_leads_nowhere_is_told_its_place(
     assert finding.suggestion.startswith(suggestion)
 
 
-def test_a_required_tool_must_be_in_the_catalog(tmp_path: Path) -> None:
+def test_required_tool_must_be_in_catalog(tmp_path: Path) -> None:
     spec = "  tools: [Tool/echo]\n  requiredTools: [echo__run, echo__rum]\n"
 
     (finding,) = agent(tmp_path, spec)
@@ -151,7 +151,7 @@ def test_a_required_tool_must_be_in_the_catalog(tmp_path: Path) -> None:
     assert finding.suggestion == "Did you mean 'echo__run'?"
 
 
-def test_a_catalog_with_faults_of_its_own_says_nothing_of_required_tools(tmp_path: Path) -> None:
+def test_faulty_catalog_reports_nothing_about_required_tools(tmp_path: Path) -> None:
     findings = agent(tmp_path, "  tools: [Tool/gone]\n  requiredTools: [gone__run]\n")
 
     assert told(findings) == [(5, "E_CONFIG_REF_NOT_FOUND", "spec.tools[0]")]
@@ -165,7 +165,7 @@ def test_a_catalog_with_faults_of_its_own_says_nothing_of_required_tools(tmp_pat
         ("  extensions: [{ selector: { name: x } }]\n", "spec.extensions[0]"),
     ],
 )
-def test_other_references_of_an_agent_are_followed_too(tmp_path: Path, spec: str, path: str) -> None:
+def test_other_references_of_agent_are_followed_too(tmp_path: Path, spec: str, path: str) -> None:
     assert told(agent(tmp_path, spec)) == [(5, "E_CONFIG_REF_NOT_FOUND", path)]
 
 
@@ -178,7 +178,7 @@ def test_other_references_of_an_agent_are_followed_too(tmp_path: Path, spec: str
         "  workdir: local\n  idempotent: true\n",
     ],
 )
-def test_an_agent_needs_little(tmp_path: Path, spec: str) -> None:
+def test_agent_needs_little(tmp_path: Path, spec: str) -> None:
     assert agent(tmp_path, spec) == []
 
 
@@ -193,7 +193,7 @@ def test_an_agent_needs_little(tmp_path: Path, spec: str) -> None:
         ("./latin.md", "E_CONFIG_PARSE_ERROR", "the file is not UTF-8: './latin.md'"),
     ],
 )
-def test_prompt_file_that_cannot_be_read_is_told_its_place(
+def test_unreadable_prompt_file_is_reported_with_place(
     tmp_path: Path, field: str, path: str, code: str, part: str
 ) -> None:
     (tmp_path / "latin.md").write_bytes(b"caf\xe9")
@@ -264,7 +264,7 @@ def test_connector_and_connection_are_valid(tmp_path: Path) -> None:
         ("[Tool/echo__run]", "error", ""),
     ],
 )
-def test_reply_is_by_a_tool_of_the_agents_that_events_go_to(
+def test_reply_needs_tool_of_agents_receiving_events(
     tmp_path: Path, reply: str, level: str | None, words: str
 ) -> None:
     tool = TOOL.replace("type: object", "type: object, properties: { text: { type: string } }")
@@ -275,7 +275,7 @@ def test_reply_is_by_a_tool_of_the_agents_that_events_go_to(
     assert all(words in str(finding) for finding in found)
 
 
-def test_rule_behind_one_that_takes_all_is_a_warning(tmp_path: Path) -> None:
+def test_rule_behind_one_that_takes_all_is_warning(tmp_path: Path) -> None:
     rules = "      - route: { instanceKey: everything-else }\n"
     [finding] = connected(tmp_path, connection=CONNECTION + rules)
 
@@ -298,7 +298,7 @@ def test_rule_behind_one_that_takes_all_is_a_warning(tmp_path: Path) -> None:
         ("{ event: message, properties: { room: a } }", "{ event: message, properties: { room: b } }", True),
     ],
 )
-def test_rule_that_an_earlier_one_covers_is_a_warning(
+def test_rule_that_earlier_one_covers_is_warning(
     tmp_path: Path, before: str, match: str, is_reached: bool
 ) -> None:
     first = CONNECTION.partition("      - match")[0]
@@ -306,7 +306,7 @@ def test_rule_that_an_earlier_one_covers_is_a_warning(
     assert [one.path for one in found] == ([] if is_reached else ["spec.ingress.rules[1]"])
 
 
-def test_property_that_the_event_does_not_have_is_a_warning(tmp_path: Path) -> None:
+def test_property_that_event_does_not_have_is_warning(tmp_path: Path) -> None:
     wrong = CONNECTION.replace("{ room: ops }", "{ rom: ops }").replace("Property: room", "Property: rooms")
     match, key = connected(tmp_path, connection=wrong)
     assert (match.level, match.path) == ("warning", "spec.ingress.rules[0].match.properties.rom")
@@ -318,7 +318,7 @@ def test_property_that_the_event_does_not_have_is_a_warning(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "ref", ["Connector/telegram", '{ kind: Connector, name: telegram, package: "@goondan/base" }']
 )
-def test_connection_names_a_built_in_connector_and_its_events(tmp_path: Path, ref: str) -> None:
+def test_connection_names_built_in_connector_and_its_events(tmp_path: Path, ref: str) -> None:
     text = CONNECTION.replace("Connector/chat", ref).replace("room", "chat_id")
     named = text.replace("event: message", "event: telegram_message")
 
@@ -345,7 +345,7 @@ def test_misspelt_built_in_connector_is_guessed(tmp_path: Path) -> None:
         ("name: left", "left", 8, "E_CONFIG_SCHEMA_INVALID", "spec.events[1]"),
     ],
 )
-def test_wrong_connector_is_told_its_place(
+def test_wrong_connector_is_reported_at_its_place(
     tmp_path: Path, old: str, new: str, line: int, code: str, path: str
 ) -> None:
     found = [item for item in connected(tmp_path, CONNECTOR.replace(old, new)) if item.level == "error"]
@@ -373,7 +373,7 @@ def test_wrong_connector_is_told_its_place(
         ("everything-else", "''", 12, "E_CONFIG_SCHEMA_INVALID", "spec.ingress.rules[1].route.instanceKey"),
     ],
 )
-def test_wrong_rule_of_a_connection_is_told_its_place(
+def test_wrong_connection_rule_is_reported_at_its_place(
     tmp_path: Path, old: str, new: str, line: int, code: str, path: str
 ) -> None:
     text = CONNECTION.replace(old, new)
@@ -403,7 +403,7 @@ HTTP = CONNECTOR.replace("  events:", "  http: { path: /chat/events, methods: [G
         (CONNECTOR, CONNECTION + "  maxWaiting: 0\n", "spec.maxWaiting"),
     ],
 )
-def test_requests_of_a_connector_are_checked(
+def test_requests_of_connector_are_checked(
     tmp_path: Path, connector: str, connection: str, path: str | None
 ) -> None:
     found = [item for item in connected(tmp_path, connector, connection) if item.level == "error"]
@@ -427,7 +427,7 @@ def test_two_connections_have_two_paths(tmp_path: Path, first: str, second: str,
     assert messages == ([f"Connection/chat has the path {path} as well"] if path else [])
 
 
-def test_rule_of_a_connection_without_a_swarm_leads_to_an_agent_of_the_default_one(tmp_path: Path) -> None:
+def test_swarmless_connections_rule_needs_default_swarms_agent(tmp_path: Path) -> None:
     text = CONNECTION.replace("  swarmRef: Swarm/team\n", "").replace("Agent/coder", "Agent/lone")
     default = TEAM.replace("name: team", "name: default")
     found = connected(tmp_path, connection=f"{text}---\n{default}")
@@ -436,7 +436,7 @@ def test_rule_of_a_connection_without_a_swarm_leads_to_an_agent_of_the_default_o
     assert finding.message == "the agentRef 'lone' is not among the agents of Swarm/default"
 
 
-def test_rule_for_an_event_that_its_connector_does_not_declare_is_a_warning(tmp_path: Path) -> None:
+def test_rule_for_undeclared_event_is_warning(tmp_path: Path) -> None:
     found = connected(tmp_path, connection=CONNECTION.replace("event: message", "event: mesage"))
 
     [finding] = [item for item in found if item.path.startswith("spec.ingress")]
@@ -444,7 +444,7 @@ def test_rule_for_an_event_that_its_connector_does_not_declare_is_a_warning(tmp_
     assert finding.suggestion == "Did you mean 'message'?"
 
 
-def test_a_reference_to_a_faulty_resource_is_not_a_fault_of_its_own(tmp_path: Path) -> None:
+def test_reference_to_faulty_resource_is_no_separate_fault(tmp_path: Path) -> None:
     text = "---\n".join([AGENT, TOOL.replace("entry: ./echo.py", "errorMessageLimit: -1")])
 
     paths = [finding.path for finding in found_in(write(tmp_path, {"goondan.yaml": text}))]
@@ -452,7 +452,7 @@ def test_a_reference_to_a_faulty_resource_is_not_a_fault_of_its_own(tmp_path: Pa
     assert paths == ["spec.entry", "spec.errorMessageLimit"]
 
 
-def test_a_fault_in_one_field_hides_none_in_the_others(tmp_path: Path) -> None:
+def test_fault_in_one_field_hides_no_others(tmp_path: Path) -> None:
     text = TOOL.replace("./echo.py", "./gone.py\n  nonsense: 1").replace("name: run", "name: RUN__x")
 
     findings = found_in(write(tmp_path, {"goondan.yaml": text}))

@@ -22,7 +22,7 @@ def inspect(folder: Path, **spec: Any) -> tuple[Bundle | None, list[Finding]]:
     return inspect_bundle(folder, import_entries=False)
 
 
-def test_a_valid_schedule_is_kept_with_the_bundles_workspace(tmp_path: Path) -> None:
+def test_valid_schedule_is_kept_with_bundles_workspace(tmp_path: Path) -> None:
     bundle, findings = inspect(
         tmp_path, every=None, cron="0 2 * * *", timeZone="Asia/Seoul", input={"n": 1}, instanceKey="{{slot}}"
     )
@@ -56,7 +56,9 @@ def test_a_valid_schedule_is_kept_with_the_bundles_workspace(tmp_path: Path) -> 
         ({"agent": "coder"}, "spec.agent", "unknown field"),
     ],
 )
-def test_a_fault_is_found_where_it_is(tmp_path: Path, spec: dict[str, Any], path: str, message: str) -> None:
+def test_fault_of_schedule_is_reported_at_its_place(
+    tmp_path: Path, spec: dict[str, Any], path: str, message: str
+) -> None:
     bundle, findings = inspect(tmp_path, **spec)
 
     assert bundle is None
@@ -64,9 +66,7 @@ def test_a_fault_is_found_where_it_is(tmp_path: Path, spec: dict[str, Any], path
     assert message in findings[0].message
 
 
-def test_a_tool_that_an_extension_may_register_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tool_that_extension_may_register_is_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AGENT["spec"], "extensions", ["Extension/logging"])  # type: ignore[arg-type]
 
     bundle, findings = inspect(tmp_path, tool="search__find")

@@ -22,7 +22,7 @@ def expected() -> list[Place]:
     return sorted(places)
 
 
-def test_more_than_thirty_faults_are_found_at_once_with_their_lines() -> None:
+def test_over_thirty_faults_are_found_with_lines() -> None:
     bundle, findings = inspect_bundle(BUNDLE)
 
     assert bundle is None
@@ -31,7 +31,7 @@ def test_more_than_thirty_faults_are_found_at_once_with_their_lines() -> None:
 
 
 @pytest.mark.parametrize("field", ["message", "suggestion"])
-def test_every_finding_is_told_in_words(field: str) -> None:
+def test_every_finding_has_message_and_suggestion(field: str) -> None:
     _, findings = inspect_bundle(BUNDLE, import_entries=False)
 
     assert all(len(getattr(finding, field)) > 8 for finding in findings)

@@ -19,14 +19,14 @@ def tool(tmp_path: Path, exports: str, more: str = "") -> list[Finding]:
 
 @pytest.mark.requirement("bundle.tool.exports-required")
 @pytest.mark.parametrize("exports", ["[]", "~", "{}", "run"])
-def test_a_tool_without_exports_is_refused(tmp_path: Path, exports: str) -> None:
+def test_tool_without_exports_is_refused(tmp_path: Path, exports: str) -> None:
     folder = write(tmp_path, {"goondan.yaml": f"{HEAD}  exports: {exports}\n"})
 
     assert told(found_in(folder)) == [(6, "E_CONFIG_SCHEMA_INVALID", "spec.exports")]
 
 
 @pytest.mark.requirement("bundle.export.name")
-def test_an_export_without_a_name_is_refused(tmp_path: Path) -> None:
+def test_export_without_name_is_refused(tmp_path: Path) -> None:
     findings = tool(tmp_path, "    - { parameters: { type: object } }\n")
 
     assert told(findings) == [(7, "E_CONFIG_SCHEMA_INVALID", "spec.exports[0].name")]
@@ -44,21 +44,21 @@ def test_two_exports_of_one_name_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("bundle.tool.export-name-charset", "tool.name.no-separator-inside")
 @pytest.mark.parametrize("name", ["a__b", "a_", "_a", "a.b", "a b", "a/b", "''", "실행", "a" * 3 + "__"])
-def test_an_export_cannot_have_a_name_that_no_model_can_call(tmp_path: Path, name: str) -> None:
+def test_export_name_no_model_can_call_is_refused(tmp_path: Path, name: str) -> None:
     findings = tool(tmp_path, f"    - {{ name: {name}, parameters: {{ type: object }} }}\n")
 
     assert told(findings) == [(7, "E_CONFIG_INVALID_NAME", "spec.exports[0].name")]
 
 
 @pytest.mark.requirement("bundle.tool.export-name-charset")
-def test_upper_case_in_an_export_is_a_warning(tmp_path: Path) -> None:
+def test_upper_case_in_export_is_warning(tmp_path: Path) -> None:
     (finding,) = tool(tmp_path, "    - { name: listChannels, parameters: { type: object } }\n")
 
     assert (finding.level, finding.code) == ("warning", "E_CONFIG_INVALID_NAME")
 
 
 @pytest.mark.requirement("bundle.export.parameters")
-def test_missing_parameters_are_a_warning(tmp_path: Path) -> None:
+def test_missing_parameters_are_warning(tmp_path: Path) -> None:
     (finding,) = tool(tmp_path, "    - { name: run }\n")
 
     assert (finding.level, finding.line) == ("warning", 7)
@@ -79,13 +79,13 @@ def test_missing_parameters_are_a_warning(tmp_path: Path) -> None:
         ("text", ""),
     ],
 )
-def test_parameters_must_be_a_json_schema_of_an_object(tmp_path: Path, parameters: str, path: str) -> None:
+def test_parameters_must_be_json_schema_of_object(tmp_path: Path, parameters: str, path: str) -> None:
     findings = tool(tmp_path, f"    - name: run\n      parameters: {parameters}\n")
 
     assert told(findings) == [(8, "E_CONFIG_SCHEMA_INVALID", f"spec.exports[0].parameters{path}")]
 
 
-def test_the_line_of_a_schema_fault_is_deep_in_the_schema(tmp_path: Path) -> None:
+def test_line_of_schema_fault_is_deep_in_schema(tmp_path: Path) -> None:
     parameters = "        type: object\n        properties:\n          n:\n            type: int\n"
 
     (finding,) = tool(tmp_path, f"    - name: run\n      parameters:\n{parameters}")
@@ -93,7 +93,7 @@ def test_the_line_of_a_schema_fault_is_deep_in_the_schema(tmp_path: Path) -> Non
     assert finding.line == 12
 
 
-def test_parameters_without_a_type_are_a_warning(tmp_path: Path) -> None:
+def test_parameters_without_type_are_warning(tmp_path: Path) -> None:
     (finding,) = tool(tmp_path, "    - name: run\n      parameters: { properties: {} }\n")
 
     assert (finding.level, finding.suggestion) == ("warning", "Add 'type: object'.")
@@ -121,7 +121,7 @@ EXPORT = "    - name: run\n      parameters: { type: object, properties: { path:
         "env: { C: { valueFrom: { secretRef: { ref: Secret/c, key: k } } } }",
     ],
 )
-def test_run_policies_stand_on_an_export_or_on_the_tool(tmp_path: Path, policy: str) -> None:
+def test_run_policies_stand_on_export_or_on_tool(tmp_path: Path, policy: str) -> None:
     assert tool(tmp_path, EXPORT, f"      {policy}\n") == []
     assert tool(tmp_path, EXPORT, f"  {policy}\n") == []
 
@@ -156,7 +156,7 @@ def test_run_policies_stand_on_an_export_or_on_the_tool(tmp_path: Path, policy: 
         ("errorMessageLimit: 5", "errorMessageLimit"),
     ],
 )
-def test_a_wrong_run_policy_is_a_finding(tmp_path: Path, policy: str, path: str) -> None:
+def test_wrong_run_policy_is_finding(tmp_path: Path, policy: str, path: str) -> None:
     findings = tool(
         tmp_path, EXPORT + "      idempotent: true\n" * policy.startswith("retry"), f"      {policy}\n"
     )
@@ -167,9 +167,7 @@ def test_a_wrong_run_policy_is_a_finding(tmp_path: Path, policy: str, path: str)
 
 
 @pytest.mark.parametrize("sandbox", ["true", "strict"])
-def test_a_sandbox_around_the_programs_of_a_handler_in_the_worker_is_a_warning(
-    tmp_path: Path, sandbox: str
-) -> None:
+def test_sandbox_for_in_worker_handlers_programs_is_warning(tmp_path: Path, sandbox: str) -> None:
     (finding,) = tool(tmp_path, EXPORT, f"  sandbox: {sandbox}\n")
 
     assert (finding.level, finding.path) == ("warning", "spec.sandbox")
@@ -178,7 +176,7 @@ def test_a_sandbox_around_the_programs_of_a_handler_in_the_worker_is_a_warning(
     assert tool(tmp_path, EXPORT, "  sandbox: false\n") == []
 
 
-def test_a_sandbox_around_a_handler_in_javascript_is_no_warning(tmp_path: Path) -> None:
+def test_sandbox_around_handler_in_javascript_is_no_warning(tmp_path: Path) -> None:
     declared = f"{JAVASCRIPT}  exports:\n{EXPORT}  sandbox: true\n"
     handlers = "export const handlers = { run: () => null };"
 
@@ -186,34 +184,34 @@ def test_a_sandbox_around_a_handler_in_javascript_is_no_warning(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "true", "'1200'"])
-def test_the_limit_of_error_messages_is_a_positive_number(tmp_path: Path, limit: str) -> None:
+def test_limit_of_error_messages_is_positive_number(tmp_path: Path, limit: str) -> None:
     findings = tool(tmp_path, EXPORT, f"  errorMessageLimit: {limit}\n")
 
     assert told(findings) == [(9, "E_CONFIG_SCHEMA_INVALID", "spec.errorMessageLimit")]
 
 
-def test_only_what_is_idempotent_may_be_retried(tmp_path: Path) -> None:
+def test_only_idempotent_export_may_have_retry(tmp_path: Path) -> None:
     retry = "      retry: { max: 2, backoffSeconds: 0.5, codes: [E_TOOL_TIMEOUT] }\n"
 
     assert told(tool(tmp_path, EXPORT, retry)) == [(9, "E_CONFIG_SCHEMA_INVALID", "spec.exports[0].retry")]
     assert tool(tmp_path, EXPORT, retry + "  idempotent: true\n") == []
 
 
-def test_a_tool_that_retries_needs_idempotent_exports(tmp_path: Path) -> None:
+def test_tool_that_retries_needs_idempotent_exports(tmp_path: Path) -> None:
     findings = tool(tmp_path, EXPORT, "  retry: { max: 2 }\n")
 
     assert told(findings) == [(9, "E_CONFIG_SCHEMA_INVALID", "spec.retry")]
     assert tool(tmp_path, EXPORT, "      idempotent: true\n  retry: { max: 2 }\n") == []
 
 
-def test_a_memory_limit_without_a_process_is_a_warning(tmp_path: Path) -> None:
+def test_memory_limit_without_process_is_warning(tmp_path: Path) -> None:
     (finding,) = tool(tmp_path, EXPORT, "      memoryMb: 100\n")
 
     assert (finding.level, finding.path) == ("warning", "spec.exports[0].memoryMb")
     assert tool(tmp_path, EXPORT, "      memoryMb: 100\n  isolation: process\n") == []
 
 
-def test_the_name_of_the_systems_own_tool_is_refused(tmp_path: Path) -> None:
+def test_name_of_systems_own_tool_is_refused(tmp_path: Path) -> None:
     files = {"goondan.yaml": TOOL.replace("name: echo", "name: goondan")}
 
     assert told(found_in(write(tmp_path, files))) == [(3, "E_CONFIG_INVALID_NAME", "metadata.name")]

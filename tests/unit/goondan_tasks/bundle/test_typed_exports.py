@@ -48,7 +48,7 @@ def exports(loaded: Bundle) -> dict[str, Any]:
     return {name: tool.export for name, tool in loaded.bound_tools("coder").items()}
 
 
-def test_auto_exports_are_all_functions_of_the_entry_in_order(tmp_path: Path) -> None:
+def test_auto_exports_are_entry_functions_in_order(tmp_path: Path) -> None:
     loaded = load_bundle(bundle(tmp_path))
 
     found = exports(loaded)
@@ -66,7 +66,7 @@ def test_auto_exports_are_all_functions_of_the_entry_in_order(tmp_path: Path) ->
     assert found_in(tmp_path, import_entries=True) == []
 
 
-def test_a_changed_function_is_another_export(tmp_path: Path) -> None:
+def test_changed_function_is_another_export(tmp_path: Path) -> None:
     load_bundle(bundle(tmp_path))
 
     loaded = load_bundle(bundle(tmp_path, entry=TYPED.replace("text: str", "words: list[str]")))
@@ -80,14 +80,14 @@ def test_handlers_choose_and_name_auto_exports(tmp_path: Path) -> None:
     assert [(name, one.parameters) for name, one in exports(loaded).items()] == [("echo__say", PARAMETERS)]
 
 
-def test_functions_of_a_sibling_are_exported_where_they_are_imported(tmp_path: Path) -> None:
+def test_sibling_functions_are_exported_where_imported(tmp_path: Path) -> None:
     write(tmp_path, {"words.py": TYPED})
     loaded = load_bundle(bundle(tmp_path, entry="from .words import say_it, say_it as again\n"))
 
     assert list(exports(loaded)) == ["echo__say-it"]
 
 
-def test_what_yaml_says_of_an_export_counts_before_its_function(tmp_path: Path) -> None:
+def test_yaml_of_export_overrides_its_function(tmp_path: Path) -> None:
     def listed(item: str) -> Any:
         yaml = LISTED.replace("{ name: say-it }", item)
         [export] = exports(load_bundle(bundle(tmp_path, yaml))).values()
@@ -111,7 +111,7 @@ def test_overrides_change_auto_exports_as_those_in_yaml(tmp_path: Path) -> None:
     assert refused.message == "overrides cannot set the exports to auto"
 
 
-def test_entries_without_typed_functions_are_not_imported_when_a_bundle_is_loaded(tmp_path: Path) -> None:
+def test_entries_without_typed_functions_load_without_import(tmp_path: Path) -> None:
     mark = tmp_path / "imported"
     touch = f"from pathlib import Path\nPath({str(mark)!r}).touch()\nhandlers = {{'say-it': print}}\n"
 
@@ -122,7 +122,7 @@ def test_entries_without_typed_functions_are_not_imported_when_a_bundle_is_loade
     assert mark.exists()
 
 
-def test_without_imports_a_tool_with_auto_exports_is_missing_and_nothing_is_run(tmp_path: Path) -> None:
+def test_auto_exports_tool_is_missing_when_imports_are_off(tmp_path: Path) -> None:
     mark = tmp_path / "imported"
     entry = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n{TYPED}"
     agent = AGENT.replace("spec: {", 'spec: { requiredTools: ["echo__say-it"],')
@@ -170,7 +170,7 @@ def test_without_imports_a_tool_with_auto_exports_is_missing_and_nothing_is_run(
     ],
 )
 @pytest.mark.parametrize("import_entries", [False, True])
-def test_what_is_wrong_with_them_is_found_once_with_its_place(
+def test_typed_export_fault_is_found_once_with_place(
     tmp_path: Path, entry: str, place: tuple[str, int], message: str, import_entries: bool
 ) -> None:
     [found] = found_in(bundle(tmp_path, entry=entry), import_entries=import_entries)
@@ -181,7 +181,7 @@ def test_what_is_wrong_with_them_is_found_once_with_its_place(
     assert found.suggestion
 
 
-def test_another_word_than_auto_and_an_older_tool_need_a_list(tmp_path: Path) -> None:
+def test_unknown_exports_word_or_older_tool_needs_list(tmp_path: Path) -> None:
     word = found_in(bundle(tmp_path / "word", AUTO.replace("auto", "all")))
     older = AUTO.replace("goondan.ai/v1", "agents.example.io/v1alpha1").replace("  timeoutSeconds: 9\n", "")
 

@@ -202,7 +202,7 @@ def test_documents_of_each_version_are_valid(tmp_path: Path, text: str) -> None:
         ),
     ],
 )
-def test_wrong_field_is_an_error_at_its_place(
+def test_wrong_field_is_error_at_its_place(
     tmp_path: Path, text: str, old: str, new: str, path: str, words: str
 ) -> None:
     assert old in text
@@ -283,7 +283,7 @@ def test_wrong_field_is_an_error_at_its_place(
         (SPLIT, "name: slack }\n  auth", "name: slacker }\n  auth", "spec", "nothing runs it"),
     ],
 )
-def test_field_without_effect_is_a_warning_at_its_place(
+def test_field_without_effect_is_warning_at_its_place(
     tmp_path: Path, text: str, old: str, new: str, path: str, words: str
 ) -> None:
     assert old in text

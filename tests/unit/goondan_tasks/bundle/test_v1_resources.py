@@ -86,7 +86,7 @@ def bundle(tmp_path: Path, text: str = ALL) -> Bundle:
     return found
 
 
-def test_resources_of_both_versions_stand_in_one_bundle_and_use_each_other(tmp_path: Path) -> None:
+def test_resources_of_both_versions_use_each_other(tmp_path: Path) -> None:
     found = bundle(tmp_path)
 
     assert [found.tools[name].is_v1 for name in ("calculator", "echo")] == [True, False]
@@ -101,14 +101,14 @@ def test_resources_of_both_versions_stand_in_one_bundle_and_use_each_other(tmp_p
     assert found.swarm().spec.policy.max_steps_per_turn == 7
 
 
-def test_an_older_tool_is_called_by_its_dotted_name(tmp_path: Path) -> None:
+def test_older_tool_is_called_by_its_dotted_name(tmp_path: Path) -> None:
     found = bundle(tmp_path)
 
     assert run_tool(found, "coder", "calc.add", {"a": 1, "b": 2}).output == {"result": 3}
     assert run_tool(found, "coder", "calc.multiply", {"a": 6, "b": 7}).output == {"result": 42}
 
 
-def test_a_resource_is_written_as_it_may_be_read(tmp_path: Path) -> None:
+def test_resource_is_written_as_it_may_be_read(tmp_path: Path) -> None:
     agent = bundle(tmp_path).agents["clerk"]
 
     wire = agent.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -127,7 +127,7 @@ def faults(tmp_path: Path, text: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.requirement("v1.tool-spec")
-def test_older_tool_with_every_field_of_its_document_is_taken(tmp_path: Path) -> None:
+def test_older_tool_with_all_fields_is_accepted(tmp_path: Path) -> None:
     text = slack("['chat:write']").replace("  entry:", "  errorMessageLimit: 77\n  entry:")
 
     spec = bundle(tmp_path, text).tools["calculator"].spec
@@ -162,7 +162,7 @@ def test_older_tool_with_every_field_of_its_document_is_taken(tmp_path: Path) ->
         ("entry:", "auth: { scopes: [a] }\n  entry:", "spec.auth.oauthAppRef", "'oauthAppRef' is required"),
     ],
 )
-def test_an_older_tool_has_the_fields_of_its_document(
+def test_older_tool_has_fields_of_its_document(
     tmp_path: Path, old: str, new: str, path: str, message: str | None
 ) -> None:
     [fault] = faults(tmp_path, CALCULATOR.replace(old, new))
@@ -172,7 +172,7 @@ def test_an_older_tool_has_the_fields_of_its_document(
 
 
 @pytest.mark.requirement("v1.tool-spec")
-def test_an_entry_of_another_language_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_entry_in_another_language_is_error_with_advice(tmp_path: Path) -> None:
     text = CALCULATOR.replace("runtime: python", "runtime: ruby").replace("./calc.py", "./calc.rb")
 
     findings = found_in(write(tmp_path, {"goondan.yaml": text}))
@@ -183,7 +183,7 @@ def test_an_entry_of_another_language_is_an_error_that_says_what_to_do(tmp_path:
 
 
 @pytest.mark.requirement("v1.tool-spec")
-def test_an_entry_may_name_what_a_typescript_file_would_become(tmp_path: Path) -> None:
+def test_entry_may_name_compiled_typescript_file(tmp_path: Path) -> None:
     text = CALCULATOR.replace("runtime: python", "runtime: node").replace("./calc.py", "./calc.js")
 
     assert found_in(write(tmp_path, {"goondan.yaml": text, "calc.ts": "export const handlers = {};"})) == []
@@ -202,7 +202,7 @@ def test_older_tools_have_no_process_of_their_own(tmp_path: Path, old: str, path
 
 @pytest.mark.requirement("v1.export-name.dotted", "v1.export-name.charset")
 @pytest.mark.parametrize("name", ["calc.add", "slack.post-message", "a", "file.read_all", "a.b.c", "9.x"])
-def test_an_export_of_an_older_tool_may_be_named_with_dots(tmp_path: Path, name: str) -> None:
+def test_older_tools_export_may_have_dotted_name(tmp_path: Path, name: str) -> None:
     assert faults(tmp_path, CALCULATOR.replace("calc.add", name)) == []
 
 
@@ -219,7 +219,7 @@ def test_other_names_of_exports_are_refused(tmp_path: Path, name: str) -> None:
     ]
 
 
-def test_upper_case_in_an_export_is_a_warning_as_in_the_documents_examples(tmp_path: Path) -> None:
+def test_upper_case_in_older_export_is_warning(tmp_path: Path) -> None:
     [(level, path, _)] = faults(tmp_path, CALCULATOR.replace("calc.add", "slack.postMessage"))
 
     assert (level, path) == ("warning", "spec.exports[0].name")
@@ -231,7 +231,7 @@ TWO_TOOLS = f"""{CALCULATOR}---
 
 
 @pytest.mark.requirement("v1.export-name.unique-per-agent")
-def test_two_tools_of_an_agent_cannot_export_one_name(tmp_path: Path) -> None:
+def test_two_tools_of_agent_cannot_export_one_name(tmp_path: Path) -> None:
     [finding] = found_in(write(tmp_path, {**FILES, "goondan.yaml": TWO_TOOLS}))
 
     assert (finding.code, finding.resource, finding.path) == (
@@ -242,21 +242,21 @@ def test_two_tools_of_an_agent_cannot_export_one_name(tmp_path: Path) -> None:
     assert finding.message == "'Tool/calculator' and 'Tool/abacus' both export 'calc.multiply'"
 
 
-def test_an_older_export_cannot_be_called_as_one_of_today(tmp_path: Path) -> None:
+def test_older_export_with_double_underscore_is_refused(tmp_path: Path) -> None:
     message = "'echo__run': names with '__' belong to goondan.ai/v1"
     assert faults(tmp_path, CALCULATOR.replace("calc.add", "echo__run")) == [
         ("error", "spec.exports[0].name", message)
     ]
 
 
-def test_a_dotted_name_in_a_tool_of_today_says_where_dots_belong(tmp_path: Path) -> None:
+def test_dotted_name_in_current_tool_suggests_older_version(tmp_path: Path) -> None:
     [finding] = found_in(write(tmp_path, {"goondan.yaml": TOOL.replace("name: run", "name: echo.run")}))
 
     assert (finding.level, finding.path) == ("error", "spec.exports[0].name")
     assert "older version" in finding.suggestion
 
 
-def test_two_agents_may_use_tools_that_export_one_name(tmp_path: Path) -> None:
+def test_tools_of_two_agents_may_export_same_name(tmp_path: Path) -> None:
     both = AGENT.replace('"Tool/echo"', "Tool/abacus") + "---\n" + AGENT.replace("coder", "clerk")
     text = TWO_TOOLS.partition("---\napiVersion: goondan.ai/v1")[0] + "---\n"
 
@@ -295,19 +295,19 @@ def slack(tool: str | None, first: str | None = None, ref: str = "OAuthApp/slack
         ("[]", "[]"),
     ],
 )
-def test_scopes_may_be_narrowed_on_the_way_down(tmp_path: Path, tool: str | None, export: str | None) -> None:
+def test_scopes_may_be_narrowed_on_way_down(tmp_path: Path, tool: str | None, export: str | None) -> None:
     assert faults(tmp_path, slack(tool, export)) == []
 
 
 @pytest.mark.requirement("oauth.scopes.tool-within-app")
-def test_a_tool_has_no_scope_that_its_app_has_not(tmp_path: Path) -> None:
+def test_tool_scope_missing_from_app_is_refused(tmp_path: Path) -> None:
     assert faults(tmp_path, slack("['chat:write', 'admin']")) == [
         ("error", "spec.auth.scopes", "the scope 'admin' is not among those of OAuthApp/slack-bot")
     ]
 
 
 @pytest.mark.requirement("oauth.scopes.export-within-tool")
-def test_an_export_has_no_scope_that_its_tool_has_not(tmp_path: Path) -> None:
+def test_export_scope_missing_from_tool_is_refused(tmp_path: Path) -> None:
     path = "spec.exports[0].auth.scopes"
 
     assert faults(tmp_path, slack("['chat:write']", "['channels:read']")) == [
@@ -322,7 +322,7 @@ def test_an_export_has_no_scope_that_its_tool_has_not(tmp_path: Path) -> None:
     ("ref", "code"),
     [("OAuthApp/slack", "E_CONFIG_REF_NOT_FOUND"), ("Tool/calculator", "E_CONFIG_INVALID_REF")],
 )
-def test_the_app_of_a_tool_must_be_there(tmp_path: Path, ref: str, code: str) -> None:
+def test_oauth_app_of_tool_must_exist(tmp_path: Path, ref: str, code: str) -> None:
     [finding] = found_in(write(tmp_path, {**FILES, "goondan.yaml": slack("['any']", "['any']", ref)}))
 
     assert (finding.code, finding.path) == (code, "spec.auth.oauthAppRef")
@@ -335,7 +335,7 @@ def test_scopes_without_form_are_one_finding(tmp_path: Path, scopes: str) -> Non
     assert (level, path.split("[")[0]) == ("error", "spec.auth.scopes")
 
 
-def test_an_agent_cannot_widen_the_scopes_of_a_tool_it_uses(tmp_path: Path) -> None:
+def test_agent_cannot_widen_scopes_of_tool_it_uses(tmp_path: Path) -> None:
     overrides = "overrides: { spec: { auth: { scopes: [admin] } } }"
     use = AGENT.replace('"Tool/echo"', f"{{ selector: {{ name: calculator }}, {overrides} }}")
 
@@ -349,7 +349,7 @@ def test_an_agent_cannot_widen_the_scopes_of_a_tool_it_uses(tmp_path: Path) -> N
     assert faults(tmp_path, f"{slack(None)}---\n{use.replace('admin', 'users:read')}") == []
 
 
-def test_what_is_not_run_is_a_warning(tmp_path: Path) -> None:
+def test_fields_without_effect_are_warnings(tmp_path: Path) -> None:
     agent = "  hooks: [{ point: step.pre, action: { toolCall: { tool: calc.add, input: {} } } }]\n"
     policy = "    liveConfig: { enabled: true }\n    lifecycle: { autoPauseIdleSeconds: 60 }\n"
     text = "---\n".join([CALCULATOR, TOOL, V1_AGENT + agent, AGENT, V1_SWARM + policy, V1_OTHERS])
@@ -385,14 +385,14 @@ def test_other_resources_are_held_against_their_documents(
     assert ("error", path) in [fault[:2] for fault in found]
 
 
-def test_an_entrypoint_must_be_one_of_the_swarms_agents(tmp_path: Path) -> None:
+def test_entrypoint_must_be_one_of_swarms_agents(tmp_path: Path) -> None:
     lonely = ALL.replace("agents: [{ kind: Agent, name: clerk }, Agent/coder]", "agents: [Agent/coder]")
 
     message = "the entrypoint 'clerk' is not among the agents of Swarm/default"
     assert ("error", "spec.entrypoint", message) in faults(tmp_path, lonely)
 
 
-def test_upper_case_and_dots_in_the_name_of_an_older_tool_are_fine(tmp_path: Path) -> None:
+def test_older_tool_name_allows_capitals_and_dots(tmp_path: Path) -> None:
     assert faults(tmp_path, CALCULATOR.replace("calculator", "slack.Tool_kit-2")) == []
     assert told(found_in(write(tmp_path, {"goondan.yaml": CALCULATOR.replace("calculator", "goondan")}))) == [
         (3, "E_CONFIG_INVALID_NAME", "metadata.name")
@@ -400,7 +400,7 @@ def test_upper_case_and_dots_in_the_name_of_an_older_tool_are_fine(tmp_path: Pat
 
 
 @pytest.mark.requirement("v1.export-name.dotted")
-def test_the_catalog_shows_an_older_export_under_its_own_name(tmp_path: Path) -> None:
+def test_catalog_shows_older_export_under_its_own_name(tmp_path: Path) -> None:
     catalog = build_catalog(bundle(tmp_path), "coder")
 
     assert [(item.name, item.source.name) for item in catalog] == [
@@ -413,7 +413,7 @@ def test_the_catalog_shows_an_older_export_under_its_own_name(tmp_path: Path) ->
     assert [tool["name"] for tool in catalog.to_mcp()] == ["calc.add", "calc.multiply"]
 
 
-def test_limits_of_older_exports_of_one_name_are_not_shared_between_their_tools(tmp_path: Path) -> None:
+def test_same_named_older_exports_have_separate_limits(tmp_path: Path) -> None:
     limited = TWO_TOOLS.replace("timeoutSeconds: 3", "serial: true").replace("Tool/calculator, ", "")
     limited = limited.replace("timeoutSeconds: 9", "maxConcurrency: 2")
     tools = load_bundle(write(tmp_path, {**FILES, "goondan.yaml": limited})).all_tools()

@@ -11,19 +11,19 @@ from goondan_tasks.contract.errors import ConfigError
 SECRET = {"valueFrom": {"secretRef": {"ref": "Secret/slack-bot", "key": "apiToken"}}}
 
 
-def test_a_value_stands_for_itself() -> None:
+def test_value_stands_for_itself() -> None:
     assert resolve_value(ValueSource.model_validate({"value": {"a": 1}}), environment={}) == {"a": 1}
     assert resolve_value(ValueSource.model_validate({"value": None}), environment={}) is None
 
 
-def test_a_variable_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ValueSource.model_validate({"valueFrom": {"env": "SLACK_TOKEN"}})
     monkeypatch.setenv("SLACK_TOKEN", "set later")
 
     assert resolve_value(source) == "set later"
 
 
-def test_a_secret_is_looked_up_from_the_most_specific_name_on() -> None:
+def test_secret_lookup_begins_with_most_specific_name() -> None:
     assert secret_variables("slack-bot", "apiToken", "clientSecret") == [
         "GOONDAN_SECRET_SLACK_BOT_API_TOKEN",
         "GOONDAN_SECRET_SLACK_BOT_CLIENT_SECRET",
@@ -34,13 +34,13 @@ def test_a_secret_is_looked_up_from_the_most_specific_name_on() -> None:
     ]
 
 
-def test_a_blank_variable_does_not_count() -> None:
+def test_blank_variable_does_not_count() -> None:
     environment = {"GOONDAN_SECRET_SLACK_BOT_API_TOKEN": " ", "SECRET_SLACK_BOT": "found"}
 
     assert resolve_value(ValueSource.model_validate(SECRET), "clientSecret", environment) == "found"
 
 
-def test_a_value_that_is_nowhere_names_the_variables() -> None:
+def test_value_that_is_nowhere_names_variables() -> None:
     with pytest.raises(ConfigError, match="GOONDAN_SECRET_SLACK_BOT_API_TOKEN") as refusal:
         resolve_value(ValueSource.model_validate(SECRET), environment={})
 
@@ -60,6 +60,6 @@ def test_a_value_that_is_nowhere_names_the_variables() -> None:
         {"valeu": 1},
     ],
 )
-def test_a_source_says_exactly_one_place(raw: Any) -> None:
+def test_source_says_exactly_one_place(raw: Any) -> None:
     with pytest.raises(ValidationError):
         ValueSource.model_validate(raw)

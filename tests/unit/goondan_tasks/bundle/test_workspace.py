@@ -33,7 +33,7 @@ def with_swarms(folder: Path, *names: str, package: str = "") -> Path:
     return write(folder, {"goondan.yaml": f"{package}{FILES['goondan.yaml']}", **swarms})
 
 
-def test_the_settings_come_before_the_package_and_that_before_the_folder(tmp_path: Path) -> None:
+def test_settings_come_before_package_and_that_before_folder(tmp_path: Path) -> None:
     plain = write(tmp_path / "plain", FILES)
     packaged = write(tmp_path / "packaged", {"goondan.yaml": f"{PACKAGE}---\n{FILES['goondan.yaml']}"})
 
@@ -42,14 +42,14 @@ def test_the_settings_come_before_the_package_and_that_before_the_folder(tmp_pat
     assert re.fullmatch("plain-[0-9a-f]{8}", workspace_of(plain))
 
 
-def test_two_bundles_in_folders_of_one_name_have_two_workspaces(tmp_path: Path) -> None:
+def test_bundles_in_same_named_folders_have_own_workspaces(tmp_path: Path) -> None:
     first, second = (write(tmp_path / place / "my-swarm", FILES) for place in ("a", "b"))
 
     assert workspace_of(first) != workspace_of(second)
     assert all(workspace_of(one).startswith("my-swarm-") for one in (first, second))
 
 
-def test_several_swarms_without_a_package_have_a_workspace_each(tmp_path: Path) -> None:
+def test_several_swarms_without_package_have_workspace_each(tmp_path: Path) -> None:
     folder = with_swarms(tmp_path / "desk", "day", "Night")
     own = folder_workspace(folder)
 
@@ -59,7 +59,7 @@ def test_several_swarms_without_a_package_have_a_workspace_each(tmp_path: Path) 
     assert workspace_of(folder, "den", "day") == "den"
 
 
-def test_a_single_swarm_and_swarms_of_a_package_add_no_name(tmp_path: Path) -> None:
+def test_single_or_packaged_swarms_add_no_name(tmp_path: Path) -> None:
     single = with_swarms(tmp_path / "single", "day")
     packaged = with_swarms(tmp_path / "packaged", "day", "night", package=f"{PACKAGE}---\n")
 
@@ -67,7 +67,7 @@ def test_a_single_swarm_and_swarms_of_a_package_add_no_name(tmp_path: Path) -> N
     assert {workspace_of(packaged, swarm=name) for name in ("day", "night")} == {"@me/desk"}
 
 
-def test_all_ways_to_a_bundle_lead_to_one_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ways_to_bundle_lead_to_one_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "desk", FILES)
     (tmp_path / "link").symlink_to(folder)
     monkeypatch.chdir(folder)
@@ -81,12 +81,12 @@ def test_all_ways_to_a_bundle_lead_to_one_workspace(tmp_path: Path, monkeypatch:
     ("name", "start"),
     [("My Swarm.v2", "my-swarm-v2"), ("..x", "x"), ("도구", "bundle"), ("/", "bundle"), ("a" * 99, "a" * 48)],
 )
-def test_the_name_of_any_folder_becomes_one_that_a_directory_can_have(name: str, start: str) -> None:
+def test_any_folder_name_becomes_valid_directory_name(name: str, start: str) -> None:
     workspace = folder_workspace(Path("/", name))
 
     assert re.fullmatch(rf"{start}-[0-9a-f]{{8}}", workspace)
     assert encoded(workspace) == workspace
 
 
-def test_a_folder_whose_name_is_no_text_has_a_workspace_too() -> None:
+def test_folder_with_undecodable_name_has_workspace_too() -> None:
     assert folder_workspace(Path(os.fsdecode(b"/srv/\xff"))).startswith("bundle-")

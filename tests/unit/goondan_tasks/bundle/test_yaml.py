@@ -32,7 +32,7 @@ def test_every_value_knows_its_line() -> None:
     assert document.line_of(("b", "missing", "deeper")) == 2
 
 
-def test_lines_count_through_the_whole_file() -> None:
+def test_lines_count_through_whole_file() -> None:
     documents, _ = parse_documents("# comment\n---\na: 1\n---\n\nb: 2\n", "goondan.yaml")
 
     assert [document.line_of(()) for document in documents] == [3, 6]
@@ -86,7 +86,7 @@ def test_empty_documents_are_left_out(text: str) -> None:
     assert parse_documents(text, "goondan.yaml") == ([], [])
 
 
-def test_a_key_given_twice_is_a_fault_and_the_first_counts() -> None:
+def test_key_given_twice_is_fault_and_first_counts() -> None:
     documents, _ = parse_documents("a: 1\nb: 2\na: 3\n", "goondan.yaml")
 
     assert documents[0].data == {"a": 1, "b": 2}
@@ -113,27 +113,27 @@ def test_a_key_given_twice_is_a_fault_and_the_first_counts() -> None:
         ("<<: 1\n", 1, "'<<' merges mappings only"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(text: str, line: int, part: str) -> None:
+def test_yaml_fault_is_reported_with_its_line(text: str, line: int, part: str) -> None:
     ((found_line, message),) = faults(text)
 
     assert found_line == line
     assert part in message
 
 
-def test_a_tab_is_named_as_the_culprit() -> None:
+def test_tab_is_named_as_culprit() -> None:
     (fault,) = parse_documents("a:\n\t- b\n", "goondan.yaml")[1]
 
     assert fault.error.suggestion == "Indent with spaces, not with tabs."
 
 
-def test_documents_before_a_syntax_error_are_kept() -> None:
+def test_documents_before_syntax_error_are_kept() -> None:
     documents, found = parse_documents("a: 1\n---\nb: 2\n---\nc: [\n", "goondan.yaml")
 
     assert [document.data for document in documents] == [{"a": 1}, {"b": 2}]
     assert len(found) == 1
 
 
-def test_more_documents_than_the_limit_are_refused() -> None:
+def test_more_documents_than_limit_are_refused() -> None:
     documents, found = parse_documents("a: 1\n---\n" * (MAX_DOCUMENTS + 5), "goondan.yaml")
 
     assert len(documents) == MAX_DOCUMENTS

@@ -67,7 +67,7 @@ def test_commit_is_proposed_with_its_author_and_changes(bundle: GitBundle, tmp_p
     }
 
 
-def test_the_record_stays_small_however_many_files_a_commit_changes() -> None:
+def test_record_stays_small_however_many_files_commit_changes() -> None:
     active = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
     active.begin(OLD)
     added = tuple(f"notes/{number:04}.md" for number in range(2000))
@@ -86,7 +86,7 @@ def test_the_record_stays_small_however_many_files_a_commit_changes() -> None:
     }
 
 
-def test_next_commit_waits_until_a_commit_is_announced(bundle: GitBundle, tmp_path: Path) -> None:
+def test_next_commit_waits_until_commit_is_announced(bundle: GitBundle, tmp_path: Path) -> None:
     told: list[str] = []
 
     def announce(committed: Committed) -> None:
@@ -102,7 +102,7 @@ def test_next_commit_waits_until_a_commit_is_announced(bundle: GitBundle, tmp_pa
     assert told == [committed.new_ref, rolled_back.new_ref]
 
 
-def test_commit_without_a_change_is_not_announced(bundle: GitBundle, tmp_path: Path) -> None:
+def test_commit_without_change_is_not_announced(bundle: GitBundle, tmp_path: Path) -> None:
     told: list[Committed] = []
     changesets = changesets_of(bundle, told.append)
 
@@ -112,9 +112,7 @@ def test_commit_without_a_change_is_not_announced(bundle: GitBundle, tmp_path: P
     assert (empty.status, unknown.status, told) == ("ok", "failed", [])
 
 
-def test_a_commit_that_died_before_it_was_told_is_told_when_it_is_tried_again(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_commit_killed_before_announcement_is_announced_on_retry(bundle: GitBundle, tmp_path: Path) -> None:
     class Killed(BaseException):
         """Ends the process."""
 
@@ -137,7 +135,7 @@ def test_a_commit_that_died_before_it_was_told_is_told_when_it_is_tried_again(
     assert changesets.all() == []
 
 
-def test_a_rollback_to_how_it_is_committed_is_told_too(bundle: GitBundle) -> None:
+def test_rollback_to_current_commit_is_announced_too(bundle: GitBundle) -> None:
     told: list[str] = []
 
     changesets_of(bundle, lambda committed: told.append(committed.new_ref)).roll_back("HEAD")
@@ -164,7 +162,7 @@ def test_commit_stands_though_it_cannot_be_announced(bundle: GitBundle, tmp_path
         announce(Committed(OLD, result.summary or pytest.fail(), Principal()))
 
 
-def test_commit_that_cannot_be_proposed_stands_with_a_warning(bundle: GitBundle, tmp_path: Path) -> None:
+def test_commit_that_cannot_be_proposed_stands_with_warning(bundle: GitBundle, tmp_path: Path) -> None:
     with fakeredis.FakeRedis() as redis:
         redis.set(Keys().revision("den"), '{"v": 99}')
         changesets = changesets_of(bundle, partial(propose_commit, ActiveRevision(redis, Keys(), "den")))

@@ -262,7 +262,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_what_the_policy_does_not_name_is_refused_and_never_run(tmp_path: Path, attack: Attack) -> None:
+def test_unlisted_code_is_refused_and_never_run(tmp_path: Path, attack: Attack) -> None:
     bundle = make(tmp_path / "repo", attack.patterns)
     before = bundle.head
 
@@ -328,9 +328,7 @@ def link(bundle: GitBundle, links: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("links", "attack"), CHAINS.values(), ids=CHAINS)
-def test_every_link_on_the_way_to_a_file_is_judged_as_the_file(
-    tmp_path: Path, links: dict[str, str], attack: Attack
-) -> None:
+def test_each_link_to_file_is_judged_as_file(tmp_path: Path, links: dict[str, str], attack: Attack) -> None:
     bundle = make(tmp_path / "repo", attack.patterns)
     link(bundle, links)
     before = bundle.head
@@ -342,7 +340,7 @@ def test_every_link_on_the_way_to_a_file_is_judged_as_the_file(
     assert result.error.violated_files == attack.refused
 
 
-def test_a_link_with_the_name_of_a_document_is_refused_while_it_leads_to_a_text(tmp_path: Path) -> None:
+def test_document_named_link_to_text_is_refused(tmp_path: Path) -> None:
     bundle = make(tmp_path / "repo", TEXTS)
     files = {"prompts/a.txt": "harmless\n", "prompts/b.txt": RESOURCE}
     links = {"prompts/way": "a.txt", "prompts/x.yaml": "way"}
@@ -354,7 +352,7 @@ def test_a_link_with_the_name_of_a_document_is_refused_while_it_leads_to_a_text(
     assert first.error.violated_files == ("prompts/a.txt", "prompts/way", "prompts/x.yaml")
 
 
-def test_a_link_on_the_way_to_an_entry_allows_no_code_beside_it(tmp_path: Path) -> None:
+def test_link_to_entry_allows_no_code_beside_it(tmp_path: Path) -> None:
     bundle = make(tmp_path / "repo", TEXTS)
     link(bundle, {"prompts/way": "../scripts/deploy.py", "tools/echo.py": "../prompts/way"})
 
@@ -403,13 +401,13 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("change", ALLOWED.values(), ids=ALLOWED)
-def test_what_the_policy_names_is_committed(tmp_path: Path, change: Attack) -> None:
+def test_change_named_by_policy_is_committed(tmp_path: Path, change: Attack) -> None:
     result = attempt(make(tmp_path / "repo", change.patterns), tmp_path, change)
 
     assert result.status == "ok", result.error
 
 
-def test_every_list_of_patterns_has_to_name_what_a_file_is() -> None:
+def test_every_pattern_list_must_name_file_kind() -> None:
     rules = ChangesetRules(lists=(("**/*.yaml", "tools/**"), ("**",)))
 
     assert not rules.allow_document("resources/a.yaml")

@@ -24,9 +24,7 @@ def bundle(tmp_path: Path, request: pytest.FixtureRequest) -> GitBundle:
 
 
 @wherever_it_is
-def test_opening_gives_a_directory_with_the_bundle_as_it_is_committed(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_opened_changeset_has_directory_with_committed_bundle(bundle: GitBundle, tmp_path: Path) -> None:
     opened = bundle.changesets().open(Principal(tmp_path / "work", PROMPTS, None, "issue-42"), "Correct it")
 
     workdir = Path(opened.workdir)
@@ -41,9 +39,7 @@ def test_opening_gives_a_directory_with_the_bundle_as_it_is_committed(
 
 
 @wherever_it_is
-def test_a_commit_is_in_git_and_in_the_checkout_and_the_directory_goes(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_commit_updates_git_and_checkout_removing_directory(bundle: GitBundle, tmp_path: Path) -> None:
     base = bundle.head
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "new\n", "prompts/more.md": "more\n"})
@@ -85,7 +81,7 @@ def test_files_can_be_removed_and_renamed(bundle: GitBundle, tmp_path: Path) -> 
 
 @wherever_it_is
 @pytest.mark.requirement("changeset.history-in-git")
-def test_the_history_is_in_git_and_no_file_is_beside_it(bundle: GitBundle, tmp_path: Path) -> None:
+def test_changeset_history_is_kept_in_git_alone(bundle: GitBundle, tmp_path: Path) -> None:
     before = {path.name for path in bundle.root.iterdir()}
     changeset = open_changeset(bundle.changesets(), tmp_path / "work", agent="coder")
     changeset.write({"prompts/coder.md": "new\n"})
@@ -105,7 +101,7 @@ def test_the_history_is_in_git_and_no_file_is_beside_it(bundle: GitBundle, tmp_p
     assert "changesets" not in "".join(bundle.tracked())
 
 
-def test_without_a_change_the_base_is_the_new_ref(bundle: GitBundle, tmp_path: Path) -> None:
+def test_without_change_base_is_new_ref(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
 
     result = changeset.changesets.commit(changeset.changeset_id)
@@ -124,7 +120,7 @@ def test_without_a_change_the_base_is_the_new_ref(bundle: GitBundle, tmp_path: P
     ],
     ids=["swarm", "agent", "swarm and agent"],
 )
-def test_what_the_policy_does_not_allow_is_rejected_and_kept(
+def test_change_against_policy_is_rejected_and_kept(
     bundle: GitBundle, tmp_path: Path, rules: ChangesetRules
 ) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work", rules)
@@ -143,7 +139,7 @@ def test_what_the_policy_does_not_allow_is_rejected_and_kept(
     assert (again.status, again.summary.files_changed) == ("ok", ("prompts/coder.md",))
 
 
-def test_where_changesets_are_off_none_is_opened_or_committed(bundle: GitBundle, tmp_path: Path) -> None:
+def test_disabled_changesets_are_neither_opened_nor_committed(bundle: GitBundle, tmp_path: Path) -> None:
     off = ChangesetRules(is_enabled=False, lists=(("**",),))
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "new\n"})
@@ -167,7 +163,7 @@ def test_where_changesets_are_off_none_is_opened_or_committed(bundle: GitBundle,
         ({"echo.py": "handlers = {'other': print}\n"}, "no handler 'run'"),
     ],
 )
-def test_a_broken_bundle_is_rejected_with_its_findings_and_kept(
+def test_broken_bundle_is_rejected_with_findings_and_kept(
     bundle: GitBundle, tmp_path: Path, files: dict[str, str], told: str
 ) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
@@ -185,7 +181,7 @@ def test_a_broken_bundle_is_rejected_with_its_findings_and_kept(
     assert (bundle.head, changeset.folder.is_dir()) == (before, True)
 
 
-def test_a_finding_names_no_folder_that_will_be_gone(bundle: GitBundle, tmp_path: Path) -> None:
+def test_finding_names_no_folder_that_will_be_gone(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     (changeset.folder / "echo.py").unlink()
 
@@ -198,9 +194,7 @@ def test_a_finding_names_no_folder_that_will_be_gone(bundle: GitBundle, tmp_path
     assert "goondan-check-" not in json.dumps(result.error.findings) + result.error.message
 
 
-def test_what_is_committed_is_checked_not_what_lies_in_the_directory(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_committed_files_are_checked_not_directory_files(bundle: GitBundle, tmp_path: Path) -> None:
     bundle.commit({".gitignore": "*.secret.py\n"})
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     text = "from .a import handlers\n".replace(".a", ".words_secret")
@@ -215,7 +209,7 @@ def test_what_is_committed_is_checked_not_what_lies_in_the_directory(
 @pytest.mark.parametrize(
     "name", ["cs-1-abcdef01", "", "../x", "cs-1-abcdef01/../..", "HEAD", "x" * 5000, "\0"]
 )
-def test_an_unknown_changeset_fails(bundle: GitBundle, name: str) -> None:
+def test_unknown_changeset_fails(bundle: GitBundle, name: str) -> None:
     result = bundle.changesets().commit(name)
 
     assert result.error is not None
@@ -237,7 +231,7 @@ def test_another_instance_s_changeset_is_unknown(bundle: GitBundle, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", ["detached", "locked", "no git"])
-def test_a_failure_of_git_is_told_and_the_work_is_kept(
+def test_git_failure_is_reported_keeping_work(
     bundle: GitBundle, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
@@ -259,7 +253,7 @@ def test_a_failure_of_git_is_told_and_the_work_is_kept(
 
 
 @wherever_it_is
-def test_a_person_s_uncommitted_changes_elsewhere_are_left_alone(bundle: GitBundle, tmp_path: Path) -> None:
+def test_person_s_uncommitted_changes_elsewhere_are_left_alone(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "new\n"})
     (bundle.folder / "echo.py").write_text(f"{HANDLERS}# mine\n", encoding="utf-8")
@@ -270,9 +264,7 @@ def test_a_person_s_uncommitted_changes_elsewhere_are_left_alone(bundle: GitBund
     assert bundle.git("status", "--porcelain").split() == ["M", f"{bundle.prefix}echo.py"]
 
 
-def test_a_person_s_uncommitted_changes_of_the_same_file_are_not_overwritten(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_uncommitted_changes_of_same_file_are_not_overwritten(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "new\n"})
     (bundle.folder / "prompts/coder.md").write_text("mine\n", encoding="utf-8")
@@ -287,7 +279,7 @@ def test_a_person_s_uncommitted_changes_of_the_same_file_are_not_overwritten(
     assert (bundle.folder / "prompts/coder.md").read_text("utf-8") == "mine\n"
 
 
-def test_a_file_that_git_does_not_know_is_not_overwritten(bundle: GitBundle, tmp_path: Path) -> None:
+def test_file_unknown_to_git_is_not_overwritten(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/new.md": "new\n"})
     (bundle.folder / "prompts/new.md").write_text("mine\n", encoding="utf-8")
@@ -299,7 +291,7 @@ def test_a_file_that_git_does_not_know_is_not_overwritten(bundle: GitBundle, tmp
     assert (bundle.folder / "prompts/new.md").read_text("utf-8") == "mine\n"
 
 
-def test_a_commit_counts_even_if_nothing_can_be_tidied_up_after_it(
+def test_commit_counts_even_if_cleanup_fails(
     bundle: GitBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
@@ -318,7 +310,7 @@ def test_a_commit_counts_even_if_nothing_can_be_tidied_up_after_it(
     assert bundle.changesets().all() == []
 
 
-def test_a_message_is_taken_as_it_is_but_for_what_git_refuses(bundle: GitBundle, tmp_path: Path) -> None:
+def test_commit_message_keeps_all_git_accepts(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "new\n"})
 
@@ -340,7 +332,7 @@ def test_refs_that_others_made_are_no_changesets(bundle: GitBundle, message: str
     assert bundle.changesets().all() == []
 
 
-def test_no_directory_but_a_changeset_s_own_is_ever_removed(bundle: GitBundle, tmp_path: Path) -> None:
+def test_only_changesets_own_directory_is_ever_removed(bundle: GitBundle, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     about = {"workdir": str(tmp_path / "precious"), "openedAt": "", "changesetId": "", "baseRef": ""}
     commit = bundle.git("commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", f"Open\n\n{json.dumps(about)}")
@@ -352,7 +344,7 @@ def test_no_directory_but_a_changeset_s_own_is_ever_removed(bundle: GitBundle, t
     assert bundle.changesets().all() == []
 
 
-def test_a_discarded_changeset_leaves_nothing(bundle: GitBundle, tmp_path: Path) -> None:
+def test_discarded_changeset_leaves_nothing(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "new\n"})
 
@@ -364,7 +356,7 @@ def test_a_discarded_changeset_leaves_nothing(bundle: GitBundle, tmp_path: Path)
 
 
 @wherever_it_is
-def test_a_diff_shows_what_would_change(bundle: GitBundle, tmp_path: Path) -> None:
+def test_diff_shows_pending_changes(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "one\n2\nthree\n", "prompts/new.md": "new\n"})
 
@@ -374,7 +366,7 @@ def test_a_diff_shows_what_would_change(bundle: GitBundle, tmp_path: Path) -> No
     assert f"+++ b/{bundle.prefix}prompts/new.md" in diff
 
 
-def test_garbage_collection_takes_nothing_from_an_open_changeset(bundle: GitBundle, tmp_path: Path) -> None:
+def test_garbage_collection_takes_nothing_from_open_changeset(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "new\n"})
     bundle.git("commit", "--quiet", "--amend", "-m", "Rewritten")
@@ -384,7 +376,7 @@ def test_garbage_collection_takes_nothing_from_an_open_changeset(bundle: GitBund
     assert changeset.changesets.commit(changeset.changeset_id).status == "ok"
 
 
-def test_the_worktree_of_a_bare_repository_will_do(tmp_path: Path) -> None:
+def test_worktree_of_bare_repository_will_do(tmp_path: Path) -> None:
     origin = make_bundle(tmp_path / "origin")
     origin.git("clone", "--quiet", "--bare", ".", str(tmp_path / "bare.git"))
     GitBundle(tmp_path / "bare.git").git("worktree", "add", "--quiet", str(tmp_path / "tree"), "main")
@@ -395,7 +387,7 @@ def test_the_worktree_of_a_bare_repository_will_do(tmp_path: Path) -> None:
     assert (tmp_path / "tree/prompts/coder.md").read_text("utf-8") == "new\n"
 
 
-def test_a_bundle_without_git_or_commit_cannot_be_changed(tmp_path: Path) -> None:
+def test_bundle_without_git_or_commit_cannot_be_changed(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     with pytest.raises(ChangesetError, match="in no git repository"):
         GitBundle(tmp_path / "plain").changesets()
@@ -406,7 +398,7 @@ def test_a_bundle_without_git_or_commit_cannot_be_changed(tmp_path: Path) -> Non
         open_changeset(GitBundle(bundle.root, "new/").changesets(), tmp_path / "work")
 
 
-def test_the_log_is_read_whatever_messages_say(bundle: GitBundle, tmp_path: Path) -> None:
+def test_log_is_read_whatever_messages_say(bundle: GitBundle, tmp_path: Path) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "work")
     changeset.write({"prompts/coder.md": "new\n"})
     changeset.changesets.commit(changeset.changeset_id, "tidy\x1fup\x1e\x1b[2Jall\nmore\ttext")

@@ -38,7 +38,7 @@ def conflicts(result: CommitResult) -> tuple[str, ...] | None:
     return result.error.conflicting_files
 
 
-def test_changes_of_different_files_and_lines_are_both_committed(
+def test_changes_of_different_files_and_lines_both_commit(
     bundle: GitBundle, pair: tuple[OpenChangeset, OpenChangeset]
 ) -> None:
     first, second = pair
@@ -50,7 +50,7 @@ def test_changes_of_different_files_and_lines_are_both_committed(
     assert {"notes/prompts/first.md", "notes/prompts/second.md"} <= bundle.tracked()
 
 
-def test_the_second_is_told_the_file_and_commits_after_a_merge_in_its_directory(
+def test_second_commit_learns_conflict_and_succeeds_after_merge(
     bundle: GitBundle, pair: tuple[OpenChangeset, OpenChangeset]
 ) -> None:
     first, second = pair
@@ -82,7 +82,7 @@ def test_the_second_is_told_the_file_and_commits_after_a_merge_in_its_directory(
 
 
 @pytest.mark.parametrize("ours_is_removed", [True, False])
-def test_what_has_no_lines_is_decided_by_keeping_one_and_removing_the_others(
+def test_lineless_conflict_is_decided_by_keeping_one_file(
     bundle: GitBundle, pair: tuple[OpenChangeset, OpenChangeset], ours_is_removed: bool
 ) -> None:
     first, second = pair
@@ -107,7 +107,7 @@ def test_what_has_no_lines_is_decided_by_keeping_one_and_removing_the_others(
     assert bundle.committed("data/a.bin") == ("c\0" if ours_is_removed else "b\0")
 
 
-def test_a_file_against_a_directory_is_a_conflict_that_can_be_decided(
+def test_conflict_of_file_and_directory_is_decidable(
     bundle: GitBundle, pair: tuple[OpenChangeset, OpenChangeset]
 ) -> None:
     first, second = pair
@@ -126,7 +126,7 @@ def test_a_file_against_a_directory_is_a_conflict_that_can_be_decided(
     assert "notes/more/file.md" in bundle.tracked()
 
 
-def test_the_same_change_twice_is_one_commit(
+def test_same_change_twice_is_one_commit(
     bundle: GitBundle, pair: tuple[OpenChangeset, OpenChangeset]
 ) -> None:
     for changeset in pair:
@@ -138,7 +138,7 @@ def test_the_same_change_twice_is_one_commit(
     assert bundle.git("rev-list", "--count", "HEAD") == "2"
 
 
-def test_changes_that_only_together_break_the_bundle_are_rejected(
+def test_changes_that_only_together_break_bundle_are_rejected(
     pair: tuple[OpenChangeset, OpenChangeset],
 ) -> None:
     first, second = pair
@@ -157,7 +157,7 @@ def _commit_in_a_process(given: tuple[Path, str]) -> str:
     return GitBundle(folder).changesets().commit(changeset_id).model_dump_json()
 
 
-def test_of_two_processes_with_one_file_one_commits_and_one_is_told(
+def test_only_one_of_two_processes_commits_same_file(
     bundle: GitBundle, pair: tuple[OpenChangeset, OpenChangeset]
 ) -> None:
     for number, changeset in enumerate(pair):
@@ -190,7 +190,7 @@ def test_many_processes_at_once_lose_no_commit(bundle: GitBundle, tmp_path: Path
     assert bundle.git("status", "--porcelain") == ""
 
 
-def test_a_commit_that_is_overtaken_is_tried_again_and_not_for_ever(
+def test_overtaken_commit_is_retried_but_not_forever(
     bundle: GitBundle, pair: tuple[OpenChangeset, OpenChangeset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = pair
@@ -216,7 +216,7 @@ def test_a_commit_that_is_overtaken_is_tried_again_and_not_for_ever(
     assert second.folder.is_dir()
 
 
-def test_a_commit_that_died_half_way_is_finished_by_the_next(
+def test_half_done_commit_is_finished_by_next(
     bundle: GitBundle, pair: tuple[OpenChangeset, OpenChangeset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = pair

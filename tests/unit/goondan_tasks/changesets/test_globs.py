@@ -28,7 +28,7 @@ from goondan_tasks.changesets.policy import matches
         ("*", ".hidden"),
     ],
 )
-def test_a_glob_means_a_path(glob: str, path: str) -> None:
+def test_glob_means_path(glob: str, path: str) -> None:
     assert matches(glob, path)
 
 
@@ -51,11 +51,11 @@ def test_a_glob_means_a_path(glob: str, path: str) -> None:
         ("/etc/**", "etc/passwd"),
     ],
 )
-def test_a_glob_means_no_other_path(glob: str, path: str) -> None:
+def test_glob_means_no_other_path(glob: str, path: str) -> None:
     assert not matches(glob, path)
 
 
-def test_a_hostile_glob_costs_no_time() -> None:
+def test_hostile_glob_costs_no_time() -> None:
     started = time.monotonic()
 
     assert not matches("**/" * 12 + "*a*a*a*a*a*a*b", "a/" * 20 + "a" * 200)

@@ -30,7 +30,7 @@ def two(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[CommitLock, Com
     return partial(redis_lock, redis, KEY, 0.2), partial(redis_lock, redis, KEY, 0.2)
 
 
-def test_the_second_waits_for_the_first_and_not_for_ever(two: tuple[CommitLock, CommitLock]) -> None:
+def test_second_waits_for_first_and_not_for_ever(two: tuple[CommitLock, CommitLock]) -> None:
     first, second = two
     with first(), pytest.raises(ChangesetError, match="in progress"), second():
         pass
@@ -38,7 +38,7 @@ def test_the_second_waits_for_the_first_and_not_for_ever(two: tuple[CommitLock, 
         pass
 
 
-def test_a_lock_is_given_back_when_its_holder_fails(two: tuple[CommitLock, CommitLock]) -> None:
+def test_lock_is_given_back_when_its_holder_fails(two: tuple[CommitLock, CommitLock]) -> None:
     first, second = two
     with pytest.raises(KeyError), first():
         raise KeyError
@@ -47,7 +47,7 @@ def test_a_lock_is_given_back_when_its_holder_fails(two: tuple[CommitLock, Commi
         pass
 
 
-def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
+def test_lock_of_dead_process_is_free(tmp_path: Path) -> None:
     program = (
         "import os, sys, pathlib\nfrom goondan_tasks.changesets.changesets import file_lock\n"
         "held = file_lock(pathlib.Path(sys.argv[1]))\nheld.__enter__()\nos.kill(os.getpid(), 9)\n"
@@ -58,7 +58,7 @@ def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
         pass
 
 
-def test_lock_in_redis_expires_and_a_late_holder_does_not_release_it() -> None:
+def test_late_holder_does_not_release_expired_redis_lock() -> None:
     redis = FakeRedis()
     with redis_lock(redis, KEY, 0.2):
         assert 0 < redis.ttl(KEY) <= 60
@@ -67,7 +67,7 @@ def test_lock_in_redis_expires_and_a_late_holder_does_not_release_it() -> None:
     assert redis.get(KEY) == b"of another"
 
 
-def test_a_redis_that_is_away_is_told() -> None:
+def test_unreachable_redis_is_reported() -> None:
     class Away(FakeRedis):
         """Answers nothing."""
 
@@ -79,7 +79,7 @@ def test_a_redis_that_is_away_is_told() -> None:
         pass
 
 
-def test_others_commit_while_a_changeset_is_read_and_checked(
+def test_others_commit_while_changeset_is_read_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make_bundle(tmp_path / "repo")

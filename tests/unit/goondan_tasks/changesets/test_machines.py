@@ -37,9 +37,7 @@ def machines(tmp_path: Path) -> Machines:
     return Machines(here, there, remote)
 
 
-def test_a_changeset_opened_on_one_machine_is_committed_on_the_other(
-    machines: Machines, tmp_path: Path
-) -> None:
+def test_changeset_opened_on_one_machine_commits_on_another(machines: Machines, tmp_path: Path) -> None:
     here, there = machines.changesets()
     changeset = open_changeset(here, tmp_path / "work", agent="coder")
     changeset.write({"prompts/coder.md": "new\n"})
@@ -63,7 +61,7 @@ def test_workdirs_may_be_mounted_at_another_place(machines: Machines, tmp_path: 
     assert there.commit(opened.changeset_id, principal=principal).status == "ok"
 
 
-def test_what_the_other_machine_committed_is_merged_and_runs_here(machines: Machines, tmp_path: Path) -> None:
+def test_other_machines_commit_is_merged_and_runs_here(machines: Machines, tmp_path: Path) -> None:
     here, there = machines.changesets()
     changeset = open_changeset(here, tmp_path / "work")
     changeset.write({"prompts/mine.md": "mine\n"})
@@ -80,7 +78,7 @@ def test_what_the_other_machine_committed_is_merged_and_runs_here(machines: Mach
         assert (checkout.path / "prompts/mine.md").read_text("utf-8") == "mine\n"
 
 
-def test_a_conflict_with_the_other_machine_is_decided_on_any(machines: Machines, tmp_path: Path) -> None:
+def test_conflict_with_other_machine_is_decided_on_any(machines: Machines, tmp_path: Path) -> None:
     here, there = machines.changesets()
     changeset, other = open_changeset(here, tmp_path / "work"), open_changeset(there, tmp_path / "work")
     changeset.write({"prompts/coder.md": "mine\n"})
@@ -93,7 +91,7 @@ def test_a_conflict_with_the_other_machine_is_decided_on_any(machines: Machines,
     assert machines.remote.committed("prompts/coder.md") == "both"
 
 
-def test_a_commit_that_another_push_overtakes_is_merged_and_pushed_again(
+def test_commit_overtaken_by_push_is_merged_and_repushed(
     machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = machines.changesets()
@@ -116,9 +114,7 @@ def test_a_commit_that_another_push_overtakes_is_merged_and_pushed_again(
     assert machines.remote.committed("prompts/mine.md") == "mine"
 
 
-def test_a_remote_that_cannot_be_reached_or_refuses_is_told_and_the_work_is_kept(
-    machines: Machines, tmp_path: Path
-) -> None:
+def test_unreachable_or_refusing_remote_is_reported_keeping_work(machines: Machines, tmp_path: Path) -> None:
     here, _ = machines.changesets()
     changeset = open_changeset(here, tmp_path / "work")
     changeset.write({"prompts/mine.md": "mine\n"})
@@ -140,7 +136,7 @@ def test_a_remote_that_cannot_be_reached_or_refuses_is_told_and_the_work_is_kept
         here.all()
 
 
-def test_branches_that_have_diverged_are_left_to_a_person(machines: Machines, tmp_path: Path) -> None:
+def test_branches_that_have_diverged_are_left_to_person(machines: Machines, tmp_path: Path) -> None:
     here, _ = machines.changesets()
     changeset = open_changeset(here, tmp_path / "work")
     changeset.write({"prompts/mine.md": "mine\n"})
@@ -154,7 +150,7 @@ def test_branches_that_have_diverged_are_left_to_a_person(machines: Machines, tm
     assert "the other way round" in result.error.message
 
 
-def test_commits_that_a_person_did_not_push_go_along(machines: Machines, tmp_path: Path) -> None:
+def test_commits_that_person_did_not_push_go_along(machines: Machines, tmp_path: Path) -> None:
     here, _ = machines.changesets()
     mine = machines.here.commit({"prompts/coder.md": "ours\n"})
     changeset = open_changeset(here, tmp_path / "work")
@@ -164,7 +160,7 @@ def test_commits_that_a_person_did_not_push_go_along(machines: Machines, tmp_pat
     assert machines.remote.git("rev-parse", "main~1") == mine
 
 
-def test_an_empty_remote_gets_the_branch(tmp_path: Path) -> None:
+def test_empty_remote_gets_branch(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", "empty.git")
     changesets = bundle.changesets(str(tmp_path / "empty.git"))

@@ -71,12 +71,12 @@ def sides(tmp_path: Path) -> Sides:
     return Sides(tmp_path / "repo")
 
 
-def test_what_only_one_side_changed_is_taken(sides: Sides) -> None:
+def test_change_of_only_one_side_is_taken(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="ours\n", md_new="new\n"), sides.changed(md_b="theirs\n")
     assert sides.merged(ours, theirs) == ({"a.md": "ours\n", "new.md": "new\n"}, [])
 
 
-def test_what_both_changed_alike_is_not_changed_again(sides: Sides) -> None:
+def test_identical_change_of_both_sides_is_not_repeated(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="same\n", md_b=None), sides.changed(md_a="same\n", md_b=None)
     assert sides.merged(ours, theirs) == ({}, [])
 
@@ -86,7 +86,7 @@ def test_one_file_is_merged_line_by_line(sides: Sides) -> None:
     assert sides.merged(ours, theirs) == ({"a.md": "1\ntwo\n3\n"}, [])
 
 
-def test_lines_that_both_changed_are_a_conflict_with_both_marked(sides: Sides) -> None:
+def test_lines_changed_by_both_conflict_with_both_marked(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="one\nours\nthree\n"), sides.changed(md_a="one\ntheirs\nthree\n")
     marked = f"one\n<<<<<<< {LABEL}\nours\n=======\ntheirs\n>>>>>>> branch\nthree\n"
     assert sides.merged(ours, theirs) == ({"a.md": marked}, ["a.md"])
@@ -101,7 +101,7 @@ def test_lines_that_both_changed_are_a_conflict_with_both_marked(sides: Sides) -
     ],
     ids=["removed here", "removed there", "no lines"],
 )
-def test_what_has_no_lines_to_mark_is_a_conflict(
+def test_deleted_or_binary_file_conflicts_with_change(
     sides: Sides, ours: dict[str, str | None], theirs: dict[str, str | None], path: str
 ) -> None:
     _, conflicts = sides.merged(sides.ours(**ours), sides.changed(**theirs))
@@ -109,7 +109,7 @@ def test_what_has_no_lines_to_mark_is_a_conflict(
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_a_link_against_a_changed_file_is_a_conflict_of_that_path(sides: Sides, is_ours: bool) -> None:
+def test_link_against_changed_file_conflicts_at_path(sides: Sides, is_ours: bool) -> None:
     link = Entry("120000", sides.repository.write_blob(b"b.md"))
     with_link = sides.repository.tree_with(sides.tree(sides.base), {"a.md": link})
     changed = sides.changed(md_a="changed\n")
@@ -118,7 +118,7 @@ def test_a_link_against_a_changed_file_is_a_conflict_of_that_path(sides: Sides, 
     assert {path.partition("~")[0] for path in conflicts} == {"a.md"}
 
 
-def test_a_mode_that_one_side_changed_is_kept(sides: Sides) -> None:
+def test_mode_that_one_side_changed_is_kept(sides: Sides) -> None:
     ours = sides.ours(md_a="1\ntwo\nthree\n")
     sides.bundle.git("checkout", "--quiet", sides.base)
     (sides.bundle.folder / "a.md").chmod(0o755)
@@ -127,19 +127,19 @@ def test_a_mode_that_one_side_changed_is_kept(sides: Sides) -> None:
     assert sides.repository.entries(merged)["a.md"].mode == "100755"
 
 
-def test_what_a_reset_of_the_branch_has_removed_does_not_come_back(sides: Sides) -> None:
+def test_content_removed_by_reset_does_not_return(sides: Sides) -> None:
     before = sides.base
     sides.base = sides.changed(md_b="reset\n")
     ours = sides.ours(md_a="ours\n")
     assert sides.merged(ours, before) == ({"a.md": "ours\n"}, [])
 
 
-def test_a_file_that_was_renamed_there_is_a_removal_and_an_addition(sides: Sides) -> None:
+def test_their_rename_is_removal_and_addition(sides: Sides) -> None:
     ours, theirs = sides.ours(md_a="1\ntwo\nthree\n"), sides.changed(md_a=None, md_moved=TEXT)
     assert sides.merged(ours, theirs)[1] == ["a.md"]
 
 
-def test_what_we_renamed_takes_their_lines_or_their_marks_along(sides: Sides) -> None:
+def test_our_rename_takes_their_lines_or_marks(sides: Sides) -> None:
     ours = sides.ours(md_a=None, md_moved="1\ntwo\nthree\n")
     assert sides.merged(ours, sides.changed(md_a="one\ntwo\n3\n")) == (
         {"a.md": None, "moved.md": "1\ntwo\n3\n"},
@@ -151,9 +151,7 @@ def test_what_we_renamed_takes_their_lines_or_their_marks_along(sides: Sides) ->
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_a_file_where_the_other_side_has_a_directory_is_a_conflict_of_its_path(
-    sides: Sides, is_ours: bool
-) -> None:
+def test_file_against_directory_conflicts_at_its_path(sides: Sides, is_ours: bool) -> None:
     blob = Entry("100644", sides.repository.write_blob(b"new"))
     sides_of: tuple[Changes, Changes] = ({"x": blob}, {"x/y": blob})
     trees = [sides.repository.tree_with(sides.tree(sides.base), changes) for changes in sides_of]
@@ -162,9 +160,7 @@ def test_a_file_where_the_other_side_has_a_directory_is_a_conflict_of_its_path(
     assert [path.partition("~")[0] for path in conflicts] == ["x"]
 
 
-def test_attributes_of_the_repository_neither_run_programs_nor_keep_lines_from_being_merged(
-    sides: Sides, tmp_path: Path
-) -> None:
+def test_repository_attributes_neither_run_programs_nor_prevent_merging(sides: Sides, tmp_path: Path) -> None:
     driver, ran = f"touch {tmp_path / 'ran'}", tmp_path / "ran"
     sides.bundle.git("config", "merge.bad.driver", driver)
     sides.base = sides.bundle.commit({".gitattributes": "a.md merge=bad\nb.md -merge\n"})
@@ -174,7 +170,7 @@ def test_attributes_of_the_repository_neither_run_programs_nor_keep_lines_from_b
     assert not ran.exists()
 
 
-def test_a_git_that_is_too_old_is_told_with_what_is_needed(
+def test_too_old_git_names_required_version(
     sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = RevisionSource.of(sides.bundle.folder)

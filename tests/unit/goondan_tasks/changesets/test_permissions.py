@@ -75,17 +75,13 @@ def refusal(bundle: GitBundle, principal: Principal, text: str) -> CommitError:
     ],
     ids=["swarm", "off", "agent", "agent without limits", "new agent without limits", "new swarm"],
 )
-def test_an_agent_does_not_change_what_agents_may_change(
-    bundle: GitBundle, tmp_path: Path, text: str
-) -> None:
+def test_agent_cannot_change_what_agents_may_change(bundle: GitBundle, tmp_path: Path, text: str) -> None:
     error = refusal(bundle, coder(bundle, tmp_path), text)
 
     assert (error.code, error.violated_files) == ("POLICY_VIOLATION", ("goondan.yaml",))
 
 
-def test_an_agent_changes_the_rest_of_the_file_and_a_person_all_of_it(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_agent_may_change_unprotected_part_person_whole_file(bundle: GitBundle, tmp_path: Path) -> None:
     principal = coder(bundle, tmp_path)
     described = BUNDLE.replace("Echoes.", "Says it again.")
     changesets = bundle.changesets()
@@ -112,7 +108,7 @@ def test_prohibition_holds_for_changesets_opened_before(bundle: GitBundle, tmp_p
         changesets.open(principal)
 
 
-def test_nothing_is_allowed_by_a_tip_that_cannot_be_read(bundle: GitBundle, tmp_path: Path) -> None:
+def test_unreadable_tip_allows_no_change(bundle: GitBundle, tmp_path: Path) -> None:
     principal, changesets = coder(bundle, tmp_path), bundle.changesets()
     changeset_id = changed(changesets, principal, BUNDLE.replace("Echoes.", "Says it again."))
     bundle.commit({"goondan.yaml": "kind: ["})
@@ -148,9 +144,7 @@ def test_swarm_that_workers_run_cannot_be_removed(bundle: GitBundle, tmp_path: P
     assert "no Swarm 'den'" in result.error.message
 
 
-def test_agent_is_refused_where_the_tip_has_no_such_swarm_and_a_person_corrects_it(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_tip_without_swarm_refuses_agent_not_person(bundle: GitBundle, tmp_path: Path) -> None:
     changesets = Changesets.of(RevisionSource.of(bundle.folder), swarm="den")
     agent, person = coder(bundle, tmp_path), Principal(tmp_path / "mine")
     changeset_id = changed(changesets, agent, BUNDLE)
@@ -165,7 +159,7 @@ def test_agent_is_refused_where_the_tip_has_no_such_swarm_and_a_person_corrects_
         changesets.roll_back("HEAD~1")
 
 
-def test_a_rollback_does_not_move_it_either(bundle: GitBundle) -> None:
+def test_rollback_does_not_move_it_either(bundle: GitBundle) -> None:
     bundle.commit({"goondan.yaml": BUNDLE.replace("name: notes", "name: lair")})
 
     with pytest.raises(ChangesetError, match="workspace 'notes' instead of workspace 'lair'"):

@@ -29,24 +29,24 @@ def rules(folder: Path, policy: str, spec: str = "") -> ChangesetRules:
     return ChangesetRules.of(load_bundle(write(folder, {"goondan.yaml": text})), "coder")
 
 
-def test_changesets_are_off_unless_the_swarm_says_otherwise(tmp_path: Path) -> None:
+def test_changesets_are_off_unless_swarm_says_otherwise(tmp_path: Path) -> None:
     assert not rules(tmp_path, "changesets: { allowed: { files: ['**'] } }").allow("a")
 
 
 @pytest.mark.parametrize("allowed", ["", ", allowed: {}", ", allowed: { files: [] }"])
-def test_an_empty_list_of_the_swarm_allows_nothing(tmp_path: Path, allowed: str) -> None:
+def test_empty_list_of_swarm_allows_nothing(tmp_path: Path, allowed: str) -> None:
     found = rules(tmp_path, f"changesets: {{ enabled: true{allowed} }}")
 
     assert (found.is_enabled, found.allow("a")) == (True, False)
 
 
-def test_an_agent_without_a_list_may_change_what_its_swarm_allows(tmp_path: Path) -> None:
+def test_agent_without_list_may_change_what_swarm_allows(tmp_path: Path) -> None:
     found = rules(tmp_path, "changesets: { enabled: true, allowed: { files: ['prompts/**', '*.yaml'] } }")
 
     assert [found.allow(path) for path in ("prompts/a.md", "goondan.yaml", "echo.py")] == [True, True, False]
 
 
-def test_swarm_and_agent_must_both_allow_a_file(tmp_path: Path) -> None:
+def test_swarm_and_agent_must_both_allow_file(tmp_path: Path) -> None:
     found = rules(
         tmp_path,
         "changesets: { enabled: true, allowed: { files: ['prompts/**', 'tools/**'] } }",
@@ -59,25 +59,25 @@ def test_swarm_and_agent_must_both_allow_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", ["{}", "{ allowed: {} }", "{ allowed: { files: [] } }"])
-def test_an_empty_list_of_the_agent_allows_nothing(tmp_path: Path, own: str) -> None:
+def test_empty_list_of_agent_allows_nothing(tmp_path: Path, own: str) -> None:
     policy = "changesets: { enabled: true, allowed: { files: ['**'] } }"
 
     assert not rules(tmp_path, policy, f"changesets: {own}").allow("a")
 
 
 @pytest.mark.parametrize("name", ["prompts/größe.md", "prompts/λόγος.md", "prompts/README.TXT", "a/Ünï.png"])
-def test_text_with_letters_of_any_alphabet_in_its_name_is_a_text(name: str) -> None:
+def test_text_named_in_any_alphabet_is_recognized(name: str) -> None:
     assert is_text(name)
 
 
-def test_an_agent_cannot_enable_changesets(tmp_path: Path) -> None:
+def test_agent_cannot_enable_changesets(tmp_path: Path) -> None:
     text = TOOL + AGENT.format(spec="changesets: { enabled: true }")
 
     [finding] = found_in(write(tmp_path, {"goondan.yaml": text}))
     assert (finding.level, finding.path) == ("error", "spec.changesets.enabled")
 
 
-def test_only_a_swarm_allows_changes_of_what_protects_and_both_revisions_must(tmp_path: Path) -> None:
+def test_policy_changes_need_swarms_leave_in_both_revisions(tmp_path: Path) -> None:
     silent = rules(tmp_path / "silent", "changesets: { enabled: true }")
     allowing = rules(tmp_path / "allowing", "changesets: { enabled: true, allowPolicyChanges: true }")
 
@@ -95,7 +95,7 @@ def test_only_a_swarm_allows_changes_of_what_protects_and_both_revisions_must(tm
     ],
     ids=["an agent", "a text", "a slip"],
 )
-def test_leave_to_change_the_policy_stands_at_one_place_as_true_or_false(
+def test_policy_change_leave_is_boolean_at_one_place(
     tmp_path: Path, spec: str, policy: str, path: str
 ) -> None:
     text = TOOL + AGENT.format(spec=spec) + SWARM.format(policy=policy)

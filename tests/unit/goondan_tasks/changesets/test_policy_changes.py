@@ -249,11 +249,11 @@ WIDENED = {
 
 
 @pytest.mark.parametrize("change", WIDENED.values(), ids=WIDENED)
-def test_what_protects_is_not_for_an_agent_to_change(change: dict[str, str]) -> None:
+def test_change_that_weakens_protection_is_found(change: dict[str, str]) -> None:
     assert widened({}, change)
 
 
-def test_a_commit_that_changes_what_protects_is_refused(tmp_path: Path) -> None:
+def test_commit_that_weakens_protection_is_refused(tmp_path: Path) -> None:
     bundle = bank(tmp_path)
     before = bundle.head
 
@@ -292,7 +292,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize("change", AROUND.values(), ids=AROUND)
-def test_overrides_of_earlier_agents_hold_for_what_is_new_to_an_agent(change: dict[str, str]) -> None:
+def test_earlier_agents_overrides_bind_functions_new_to_agent(change: dict[str, str]) -> None:
     assert widened(RESTRICTED, change)
 
 
@@ -310,11 +310,11 @@ WITHIN = {
 
 
 @pytest.mark.parametrize("change", WITHIN.values(), ids=WITHIN)
-def test_rules_as_strict_as_those_of_earlier_agents_are_allowed(change: dict[str, str]) -> None:
+def test_rules_as_strict_as_earlier_agents_are_allowed(change: dict[str, str]) -> None:
     assert widened(RESTRICTED, change) == ()
 
 
-def test_a_commit_with_rules_as_strict_as_those_of_earlier_agents_succeeds(tmp_path: Path) -> None:
+def test_commit_as_strict_as_earlier_agents_succeeds(tmp_path: Path) -> None:
     change = text(**{**RESTRICTED, **WITHIN["an override under another agent's name"]})
 
     result = commit(bank(tmp_path, **RESTRICTED), tmp_path, {"goondan.yaml": change})
@@ -322,7 +322,7 @@ def test_a_commit_with_rules_as_strict_as_those_of_earlier_agents_succeeds(tmp_p
     assert result.status == "ok", result.error
 
 
-def test_moving_a_resource_to_another_file_does_not_take_its_protection_away(tmp_path: Path) -> None:
+def test_moved_resource_keeps_its_protection(tmp_path: Path) -> None:
     bundle = bank(tmp_path)
     swarm = HEAD + PARTS["swarm"]
 
@@ -357,11 +357,11 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("change", HARMLESS.values(), ids=HARMLESS)
-def test_what_an_agent_or_a_tool_does_is_changed_as_before(change: dict[str, str]) -> None:
+def test_agent_or_tool_behaviour_can_still_be_changed(change: dict[str, str]) -> None:
     assert widened({}, change) == ()
 
 
-def test_a_commit_with_a_new_export_and_its_code_succeeds(tmp_path: Path) -> None:
+def test_commit_with_new_export_and_its_code_succeeds(tmp_path: Path) -> None:
     again = {"tools/audit.py": HANDLERS.replace('"run": run', '"run": run, "again": run')}
     change = text(**HARMLESS["a new export with the rules of its tool"])
 
@@ -370,7 +370,7 @@ def test_a_commit_with_a_new_export_and_its_code_succeeds(tmp_path: Path) -> Non
     assert result.status == "ok", result.error
 
 
-def test_a_swarm_may_allow_changes_of_its_policy_and_its_last_commit_decides(tmp_path: Path) -> None:
+def test_swarms_last_commit_decides_about_policy_changes(tmp_path: Path) -> None:
     leave = PARTS["swarm"].replace("enabled: true,", "enabled: true, allowPolicyChanges: true,")
     bundle = bank(tmp_path, swarm=leave)
     lax = leave.replace('["pay__*"]', "[]")

@@ -10,7 +10,7 @@ from tests.git_bundle import FILES, make_bundle
 
 
 @pytest.mark.parametrize("form", ["git:{}", "{}", "HEAD~1"])
-def test_a_rollback_is_a_new_commit_with_the_files_of_then(tmp_path: Path, form: str) -> None:
+def test_rollback_is_new_commit_with_files_of_then(tmp_path: Path, form: str) -> None:
     bundle = make_bundle(tmp_path, prefix="notes/")
     old = bundle.head
     (bundle.root / "elsewhere.txt").write_text("stays", encoding="utf-8")
@@ -28,7 +28,7 @@ def test_a_rollback_is_a_new_commit_with_the_files_of_then(tmp_path: Path, form:
     assert bundle.git("status", "--porcelain") == ""
 
 
-def test_a_rollback_to_how_it_is_commits_nothing(tmp_path: Path) -> None:
+def test_rollback_to_how_it_is_commits_nothing(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
 
     result = bundle.changesets().roll_back("HEAD")
@@ -40,12 +40,12 @@ def test_a_rollback_to_how_it_is_commits_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "ref", ["", "git:", "git:" + "a" * 40, "sha256:" + "a" * 64, "--all", "HEAD~5", "x\ny"]
 )
-def test_a_revision_that_is_none_is_refused(tmp_path: Path, ref: str) -> None:
+def test_revision_that_is_none_is_refused(tmp_path: Path, ref: str) -> None:
     with pytest.raises(ChangesetError, match="no revision"):
         make_bundle(tmp_path).changesets().roll_back(ref)
 
 
-def test_a_revision_that_is_not_valid_is_refused(tmp_path: Path) -> None:
+def test_revision_that_is_not_valid_is_refused(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path, files={"goondan.yaml": "kind: Nothing\n"})
     broken = bundle.head
     corrected = bundle.commit(FILES)
@@ -55,7 +55,7 @@ def test_a_revision_that_is_not_valid_is_refused(tmp_path: Path) -> None:
     assert (raised.value.code, bundle.head) == ("BUNDLE_INVALID", corrected)
 
 
-def test_a_rollback_does_not_overwrite_a_person_s_uncommitted_changes(tmp_path: Path) -> None:
+def test_rollback_does_not_overwrite_person_s_uncommitted_changes(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
     head = bundle.commit({"prompts/coder.md": "new\n"})
     (bundle.folder / "prompts/coder.md").write_text("mine\n", encoding="utf-8")

@@ -98,7 +98,7 @@ def make_it_a_repository(folder: Path) -> None:
         make_it_a_repository,
     ],
 )
-def test_no_trick_changes_a_file_that_is_not_allowed(
+def test_no_trick_changes_file_that_is_not_allowed(
     bundle: GitBundle, changeset: OpenChangeset, trick: Callable[[Path], None]
 ) -> None:
     before = bundle.head
@@ -119,9 +119,7 @@ def test_no_new_file_of_any_name_gets_past(changeset: OpenChangeset, name: str) 
     assert violations(commit(changeset)) == (name,)
 
 
-def test_name_that_is_not_unicode_is_committed_and_reported(
-    bundle: GitBundle, changeset: OpenChangeset
-) -> None:
+def test_non_unicode_name_is_committed_and_reported(bundle: GitBundle, changeset: OpenChangeset) -> None:
     Path(os.fsdecode(os.fsencode(changeset.folder) + b"/prompts/\xff.md")).write_text("x", encoding="utf-8")
 
     result = commit(changeset)
@@ -142,9 +140,7 @@ def test_name_that_is_not_unicode_is_committed_and_reported(
         ("x", ".."),
     ],
 )
-def test_a_link_out_of_the_bundle_is_refused(
-    bundle: GitBundle, tmp_path: Path, path: str, target: str
-) -> None:
+def test_link_out_of_bundle_is_refused(bundle: GitBundle, tmp_path: Path, path: str, target: str) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "other")
     (changeset.folder / path).symlink_to(target)
 
@@ -154,11 +150,11 @@ def test_a_link_out_of_the_bundle_is_refused(
 @pytest.mark.parametrize(
     ("path", "target"), [("a/b/c", "../../x"), ("a", "b"), ("a/b", "../b/c"), ("a", ".")]
 )
-def test_a_link_inside_the_bundle_is_not_a_fault(path: str, target: str) -> None:
+def test_link_inside_bundle_is_not_fault(path: str, target: str) -> None:
     assert not leads_out(path, target)
 
 
-def test_a_linked_directory_is_not_looked_into(changeset: OpenChangeset, tmp_path: Path) -> None:
+def test_linked_directory_is_not_looked_into(changeset: OpenChangeset, tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets/key").write_text("secret", encoding="utf-8")
     shutil.rmtree(changeset.folder / "prompts")
@@ -167,7 +163,7 @@ def test_a_linked_directory_is_not_looked_into(changeset: OpenChangeset, tmp_pat
     assert violations(commit(changeset)) == ("prompts",)
 
 
-def test_a_directory_that_is_a_link_itself_is_refused(changeset: OpenChangeset, tmp_path: Path) -> None:
+def test_directory_that_is_link_itself_is_refused(changeset: OpenChangeset, tmp_path: Path) -> None:
     changeset.folder.rename(tmp_path / "moved")
     changeset.folder.symlink_to(tmp_path / "moved")
 
@@ -189,13 +185,15 @@ def test_pipes_and_sockets_are_refused_at_once(changeset: OpenChangeset) -> None
 
 
 @pytest.mark.parametrize("name", ["prompts/.GIT/config", "prompts/git~1/config"])
-def test_names_that_git_may_take_for_its_own_are_refused(changeset: OpenChangeset, name: str) -> None:
+def test_names_git_may_treat_specially_are_refused(changeset: OpenChangeset, name: str) -> None:
     changeset.write({name: "x"})
 
     assert violations(commit(changeset)) == (name,)
 
 
-def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_too_large_or_too_many_are_refused(
+    changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(working_files, "MAX_FILE_BYTES", 10)
     monkeypatch.setattr(working_files, "MAX_CHANGES", 2)
     changeset.write({"prompts/a": "0123456789x", "prompts/b": "x", "prompts/c": "x", "prompts/d": "x"})
@@ -208,7 +206,7 @@ def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pyte
     assert "more than 3 files" in result.error.message
 
 
-def test_what_is_too_much_together_is_refused(
+def test_files_too_large_together_are_refused(
     changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working_files, "MAX_BYTES", 10)
@@ -217,7 +215,7 @@ def test_what_is_too_much_together_is_refused(
     assert violations(commit(changeset)) == ("prompts/c",)
 
 
-def test_what_is_refused_leaves_nothing_in_git(bundle: GitBundle, changeset: OpenChangeset) -> None:
+def test_refused_changes_leave_nothing_in_git(bundle: GitBundle, changeset: OpenChangeset) -> None:
     before = bundle.git("count-objects")
     changeset.write({"secrets/a.txt": "x", "echo.py": f"{HANDLERS}# mine\n"})
 
@@ -225,7 +223,7 @@ def test_what_is_refused_leaves_nothing_in_git(bundle: GitBundle, changeset: Ope
     assert bundle.git("count-objects") == before
 
 
-def test_a_file_that_is_too_large_is_not_read(changeset: OpenChangeset) -> None:
+def test_file_that_is_too_large_is_not_read(changeset: OpenChangeset) -> None:
     read: list[str] = []
 
     class Watched(Folder):
@@ -253,7 +251,7 @@ def test_directories_without_end_are_refused(changeset: OpenChangeset) -> None:
     assert violations(commit(changeset)) == ("prompts/" + "/".join("d" * 64),)
 
 
-def test_what_git_ignores_is_left_out(bundle: GitBundle, tmp_path: Path) -> None:
+def test_files_ignored_by_git_are_left_out(bundle: GitBundle, tmp_path: Path) -> None:
     bundle.commit({".gitignore": "*.pyc\n"})
     changeset = open_changeset(bundle.changesets(), tmp_path / "other")
     changeset.write(
@@ -268,7 +266,7 @@ def test_what_git_ignores_is_left_out(bundle: GitBundle, tmp_path: Path) -> None
     assert result.summary.files_changed == (".gitignore", "prompts/coder.md")
 
 
-def test_ignore_files_above_the_bundle_count(tmp_path: Path) -> None:
+def test_ignore_files_above_bundle_count(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo", prefix="deep/notes/")
     (bundle.root / ".gitignore").write_text("__pycache__/\n/deep/notes/*.log\n", encoding="utf-8")
     bundle.commit({})
@@ -281,7 +279,7 @@ def test_ignore_files_above_the_bundle_count(tmp_path: Path) -> None:
     assert result.summary.files_added == ("prompts/a.log",)
 
 
-def test_a_submodule_stays_and_nothing_gets_into_it(bundle: GitBundle, tmp_path: Path) -> None:
+def test_submodule_stays_and_takes_no_files(bundle: GitBundle, tmp_path: Path) -> None:
     bundle.git("update-index", "--add", "--cacheinfo", f"160000,{bundle.head},vendor")
     bundle.git("commit", "--quiet", "-m", "A submodule")
     changeset = open_changeset(bundle.changesets(), tmp_path / "other")
@@ -294,7 +292,7 @@ def test_a_submodule_stays_and_nothing_gets_into_it(bundle: GitBundle, tmp_path:
     assert violations(commit(other, ChangesetRules())) == ("vendor/x.py",)
 
 
-def test_no_program_of_repository_bundle_or_directory_is_run(bundle: GitBundle, tmp_path: Path) -> None:
+def test_no_program_in_repository_bundle_or_directory_runs(bundle: GitBundle, tmp_path: Path) -> None:
     alarm = tmp_path / "alarm"
     script = tmp_path / "script.sh"
     script.write_text(f"#!/bin/sh\ntouch {alarm}\ncat\n", encoding="utf-8")
@@ -323,7 +321,7 @@ def test_no_program_of_repository_bundle_or_directory_is_run(bundle: GitBundle, 
     assert (result.status, alarm.exists()) == ("ok", False)
 
 
-def test_attributes_change_nothing_of_what_is_committed(bundle: GitBundle, tmp_path: Path) -> None:
+def test_git_attributes_do_not_alter_committed_content(bundle: GitBundle, tmp_path: Path) -> None:
     bundle.git("config", "filter.swap.clean", "sed s/good/evil/")
     changeset = open_changeset(bundle.changesets(), tmp_path / "other")
     changeset.write({"prompts/coder.md": "good\r\n", ".gitattributes": "*.md filter=swap text eol=lf\n"})
@@ -333,7 +331,7 @@ def test_attributes_change_nothing_of_what_is_committed(bundle: GitBundle, tmp_p
 
 
 @pytest.mark.parametrize("name", [".gitattributes", "prompts/.GitAttributes"])
-def test_no_agent_says_what_files_pass_through(bundle: GitBundle, tmp_path: Path, name: str) -> None:
+def test_agent_cannot_commit_git_attributes(bundle: GitBundle, tmp_path: Path, name: str) -> None:
     changeset = open_changeset(bundle.changesets(), tmp_path / "other", agent="coder")
     changeset.write({name: "*.yaml working-tree-encoding=UTF-16\n", "prompts/coder.md": "new\n"})
 
@@ -343,7 +341,7 @@ def test_no_agent_says_what_files_pass_through(bundle: GitBundle, tmp_path: Path
     assert "only a person" in (result.error.message if result.error else "")
 
 
-def test_the_directory_of_changesets_may_be_no_link(bundle: GitBundle, tmp_path: Path) -> None:
+def test_directory_of_changesets_may_be_no_link(bundle: GitBundle, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".changesets").symlink_to(tmp_path / "elsewhere")
 
@@ -352,7 +350,7 @@ def test_the_directory_of_changesets_may_be_no_link(bundle: GitBundle, tmp_path:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_an_instance_that_is_a_link_gets_no_directory_elsewhere(bundle: GitBundle, tmp_path: Path) -> None:
+def test_instance_that_is_link_gets_no_directory_elsewhere(bundle: GitBundle, tmp_path: Path) -> None:
     instances = tmp_path / "workspaces" / "swarm" / "instances"
     instances.mkdir(parents=True)
     (instances / "one").symlink_to(tmp_path / "elsewhere")
@@ -363,7 +361,7 @@ def test_an_instance_that_is_a_link_gets_no_directory_elsewhere(bundle: GitBundl
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_link_beside_the_changesets_leads_no_operation_elsewhere(
+def test_link_beside_changesets_leads_no_operation_elsewhere(
     changeset: OpenChangeset, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -382,7 +380,7 @@ def test_a_link_beside_the_changesets_leads_no_operation_elsewhere(
     assert {file: file.read_bytes() for file in elsewhere.rglob("*") if file.is_file()} == before
 
 
-def test_git_writes_no_file_by_its_path_in_the_directory(
+def test_git_writes_nothing_by_path_in_changeset_directory(
     bundle: GitBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = set[Path | None]()

@@ -66,7 +66,7 @@ def committed(place: Path, before: dict[str, str], after: dict[str, str]) -> tup
         {"goondan.yaml": LISTED.replace("name: run", "name: run, requiresApproval: false")},
     ],
 )
-def test_how_a_typed_function_is_run_is_not_for_an_agent_to_change(
+def test_agent_cannot_change_how_typed_function_runs(
     tmp_path: Path, yaml: str, after: dict[str, str]
 ) -> None:
     bundle, result = committed(tmp_path, {"goondan.yaml": yaml, "tools/pay.py": TYPED}, after)
@@ -78,7 +78,7 @@ def test_how_a_typed_function_is_run_is_not_for_an_agent_to_change(
 
 
 @pytest.mark.parametrize("yaml", [YAML, LISTED], ids=["auto", "listed"])
-def test_what_a_typed_function_does_is(tmp_path: Path, yaml: str) -> None:
+def test_agent_may_change_what_typed_function_does(tmp_path: Path, yaml: str) -> None:
     changed = TYPED.replace("amount: int", "amount: float").replace("Pay.", "Pay more.")
     bundle, result = committed(
         tmp_path, {"goondan.yaml": yaml, "tools/pay.py": TYPED}, {"tools/pay.py": changed}
@@ -89,9 +89,7 @@ def test_what_a_typed_function_does_is(tmp_path: Path, yaml: str) -> None:
 
 
 @pytest.mark.parametrize("old", ["maxStepsPerTurn: 8", '"tools/*.py"'])
-def test_none_of_its_code_is_imported_when_the_rest_of_a_changeset_is_refused(
-    tmp_path: Path, old: str
-) -> None:
+def test_otherwise_refused_changeset_imports_no_typed_code(tmp_path: Path, old: str) -> None:
     alarm = tmp_path / "alarm"
     code = f"from pathlib import Path\nPath({str(alarm)!r}).touch()\n{TYPED}"
     after = {

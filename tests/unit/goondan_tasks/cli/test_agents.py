@@ -19,7 +19,7 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
 LOOPING = CrashBackoff(crashes=6, retry_at=NOW + 2_000, reason="It ended with 3.\nthinker.py:2: no")
 
 
-def test_programs_get_tools_workers_and_state_of_each_agent(client: FakeClient) -> None:
+def test_programs_get_agents_tools_workers_and_state(client: FakeClient) -> None:
     client.figures["planner"] = queue_status("planner", backlog=2)
 
     coder, planner = goondan("agents", "--json").document
@@ -42,7 +42,7 @@ def test_programs_get_tools_workers_and_state_of_each_agent(client: FakeClient) 
     assert (planner["name"], planner["backlog"], planner["state"]) == ("planner", 2, "none")
 
 
-def test_people_get_a_table(client: FakeClient) -> None:
+def test_people_get_table(client: FakeClient) -> None:
     client.figures["coder"] = queue_status("coder", running=1)
 
     rows = goondan("agents").stdout.splitlines()
@@ -54,13 +54,13 @@ def test_people_get_a_table(client: FakeClient) -> None:
     ]
 
 
-def test_an_orchestrated_agent_without_workers_gets_one_when_it_is_needed(client: FakeClient) -> None:
+def test_orchestrated_agent_gets_worker_when_needed(client: FakeClient) -> None:
     client.is_orchestrated = True
 
     assert "none, started when needed" in goondan("agents").stdout.splitlines()[2]
 
 
-def test_a_crash_loop_is_told_with_its_reason_and_the_next_start(client: FakeClient) -> None:
+def test_crash_loop_shows_reason_and_next_start(client: FakeClient) -> None:
     client.backoffs["planner"] = LOOPING
 
     document, told = goondan("agents", "--json").document[1], goondan("agents")
@@ -82,7 +82,7 @@ def test_a_crash_loop_is_told_with_its_reason_and_the_next_start(client: FakeCli
         (CrashBackoff(crashes=4), "none"),
     ],
 )
-def test_an_agent_without_workers_says_what_becomes_of_them(
+def test_agent_without_workers_shows_crash_backoff_state(
     client: FakeClient, backoff: CrashBackoff, state: str
 ) -> None:
     client.backoffs["planner"] = backoff
@@ -90,7 +90,7 @@ def test_an_agent_without_workers_says_what_becomes_of_them(
     assert goondan("agents", "--json").document[1]["state"] == state
 
 
-def test_a_worker_that_has_come_up_is_at_work_whatever_was_before(client: FakeClient) -> None:
+def test_recovered_worker_ends_crash_loop_state(client: FakeClient) -> None:
     client.backoffs["coder"] = LOOPING
 
     assert goondan("agents", "--json").document[0]["state"] == "idle"
@@ -114,7 +114,7 @@ def _two_queues(client: FakeClient) -> None:
     client.queue_rows = [CODER, IDLE]
 
 
-def test_programs_get_every_field_even_one_that_is_null() -> None:
+def test_programs_get_every_field_even_null_ones() -> None:
     assert goondan("queues", "--json").document == [
         {
             "agent": "coder",
@@ -157,7 +157,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
     ]
 
 
-def test_lost_calls_have_a_column_and_a_note_where_there_are_any(client: FakeClient) -> None:
+def test_lost_calls_get_column_and_note(client: FakeClient) -> None:
     lost = {"running": 2, "lost": 2, "lost_with": ("w1", "w2"), "lost_seconds": 41.0}
     client.queue_rows = [queue_status("coder", **lost), queue_status("planner")]
 
@@ -170,7 +170,7 @@ def test_lost_calls_have_a_column_and_a_note_where_there_are_any(client: FakeCli
 
 @pytest.mark.parametrize("waiting", [{"events": 1}, {"mailboxes": 1}])
 @pytest.mark.parametrize("has_entry", [True, False])
-def test_events_that_no_worker_handles_have_a_note(
+def test_events_that_no_worker_handles_have_note(
     client: FakeClient, waiting: dict[str, int], has_entry: bool
 ) -> None:
     client.queue_rows = [queue_status("coder", **waiting), queue_status("planner")]
@@ -180,7 +180,7 @@ def test_events_that_no_worker_handles_have_a_note(
     assert goondan("queues").stderr.startswith(note) is not has_entry
 
 
-def test_people_get_a_table_of_queues() -> None:
+def test_people_get_table_of_queues() -> None:
     heading, *rows = goondan("queues").stdout.splitlines()
 
     assert heading.split() == [
@@ -201,7 +201,7 @@ def test_people_get_a_table_of_queues() -> None:
     ]
 
 
-def test_mailboxes_and_dead_letters_are_shown_where_there_are_any(client: FakeClient) -> None:
+def test_mailboxes_and_dead_letters_appear_when_present(client: FakeClient) -> None:
     client.queue_rows = [CODER, IDLE.model_copy(update={"mailboxes": 4})]
     heading, coder, planner = goondan("queues").stdout.splitlines()
 
@@ -212,12 +212,12 @@ def test_mailboxes_and_dead_letters_are_shown_where_there_are_any(client: FakeCl
     assert goondan("queues").stdout.splitlines()[0].endswith("workers  mailboxes  dead letters")
 
 
-def test_the_queues_of_one_agent_are_shown_alone() -> None:
+def test_queues_of_one_agent_are_shown_alone() -> None:
     assert [row["agent"] for row in goondan("queues", "--agent", "planner", "--json").document] == ["planner"]
     assert goondan("queues", "--agent", "plannr").exit_code == 3
 
 
-def test_on_a_narrow_terminal_the_names_of_queues_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_terminal_leaves_out_queue_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
 
@@ -232,7 +232,7 @@ FROM_BUNDLE = ("catalog", "coder", "--bundle", str(EXAMPLE))
 
 
 @pytest.mark.parametrize("form", ["json", "openai", "anthropic", "mcp"])
-def test_the_catalog_is_written_in_every_form(form: str) -> None:
+def test_catalog_is_written_in_every_form(form: str) -> None:
     catalog = build_catalog(load_bundle(EXAMPLE), "coder")
     written = {
         "json": catalog.to_wire,
@@ -244,11 +244,11 @@ def test_the_catalog_is_written_in_every_form(form: str) -> None:
     assert goondan(*FROM_BUNDLE, "--format", form).document == written[form]()
 
 
-def test_json_alone_is_the_form_of_the_specification() -> None:
+def test_json_alone_is_form_of_specification() -> None:
     assert goondan(*FROM_BUNDLE, "--json").document == goondan(*FROM_BUNDLE, "--format", "json").document
 
 
-def test_with_json_a_providers_form_stays_a_providers_form() -> None:
+def test_with_json_providers_form_stays_providers_form() -> None:
     both = goondan(*FROM_BUNDLE, "--json", "--format", "openai")
 
     assert both.document[0]["type"] == "function"
@@ -263,16 +263,16 @@ def test_people_get_names_arguments_and_descriptions() -> None:
     assert "Write text into a file" in write
 
 
-def test_without_a_bundle_it_is_what_the_workers_announced(client: FakeClient) -> None:
+def test_catalog_without_bundle_is_as_workers_announced(client: FakeClient) -> None:
     assert goondan("catalog", "coder", "--json").document == list(client.catalog("coder"))
 
 
 @pytest.mark.parametrize("bundle", [(), ("--bundle", str(EXAMPLE))])
-def test_an_unknown_agent_ends_with_three(client: FakeClient, bundle: tuple[str, ...]) -> None:
+def test_unknown_agent_ends_with_three(client: FakeClient, bundle: tuple[str, ...]) -> None:
     assert goondan("catalog", "codr", *bundle).exit_code == 3
 
 
-def test_an_unknown_form_is_a_usage_error() -> None:
+def test_unknown_form_is_usage_error() -> None:
     assert goondan(*FROM_BUNDLE, "--format", "xml").exit_code == 2
 
 
@@ -312,18 +312,18 @@ def test_instances_are_listed_on_one_line_each(client: FakeClient) -> None:
     assert goondan("instances", "list", "--json").document == [INFO.to_wire()]
 
 
-def test_of_an_agent_without_instances_it_is_known_whether_there_is_such_an_agent(client: FakeClient) -> None:
+def test_empty_instance_list_differs_from_unknown_agent(client: FakeClient) -> None:
     assert goondan("instances", "--agent", "planner", "--json").document == []
     assert goondan("instances", "--agent", "nobody").exit_code == 3
 
 
 @pytest.mark.parametrize("arguments", [("delete",), ("list", "a"), ("a",)])
-def test_a_key_goes_with_delete_alone(client: FakeClient, arguments: tuple[str, ...]) -> None:
+def test_key_goes_with_delete_alone(client: FakeClient, arguments: tuple[str, ...]) -> None:
     assert goondan("instances", *arguments).exit_code == 2
     assert client.asked == []
 
 
-def test_an_instance_is_deleted_by_its_key(client: FakeClient) -> None:
+def test_instance_is_deleted_by_its_key(client: FakeClient) -> None:
     client.removals = [REMOVED]
     done = goondan("instances", "delete", "a", "--agent", "coder", "--yes")
     assert (done.exit_code, done.stdout) == (0, "removed 1\n")
@@ -333,12 +333,12 @@ def test_an_instance_is_deleted_by_its_key(client: FakeClient) -> None:
     ]
 
 
-def test_one_that_does_not_exist_ends_with_two(client: FakeClient) -> None:
+def test_deleting_unknown_instance_gives_exit_code_two(client: FakeClient) -> None:
     assert goondan("instances", "delete", "b", "--yes").exit_code == 2
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_sees_what_goes_and_may_keep_it(client: FakeClient) -> None:
+def test_person_sees_files_before_deletion_and_may_refuse(client: FakeClient) -> None:
     client.removals = [REMOVED.model_copy(update={"files": "here"})]
     kept = goondan("instances", "delete", "a", stdin="n\n")
     assert (kept.exit_code, client.asked[-1]["dry_run"]) == (1, True)
@@ -355,7 +355,7 @@ def test_files_that_are_elsewhere_are_said_to_be(client: FakeClient) -> None:
     assert "not below this state root (/srv/a)" in done.stderr
 
 
-def test_a_collection_takes_a_time_with_a_unit(client: FakeClient) -> None:
+def test_collection_takes_time_with_unit(client: FakeClient) -> None:
     client.removals = [REMOVED, STAYS]
     done = goondan("gc", "--older-than", "7d", "--yes")
     assert (done.exit_code, done.stdout) == (0, "removed 1\n")
@@ -363,7 +363,7 @@ def test_a_collection_takes_a_time_with_a_unit(client: FakeClient) -> None:
     assert client.asked[-1] == {"seconds": 604_800, "unlisted": False, "dry_run": False}
 
 
-def test_a_dry_run_only_shows(client: FakeClient) -> None:
+def test_dry_run_only_shows(client: FakeClient) -> None:
     client.removals = [STAYS]
     done = goondan("gc", "--older-than", "0", "--dry-run", "--unlisted")
     assert "/srv/a" in done.stdout
@@ -376,7 +376,7 @@ def test_a_dry_run_only_shows(client: FakeClient) -> None:
 
 @pytest.mark.parametrize("command", [("instances", "delete", "a"), ("gc", "--older-than", "7d")])
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_without_a_terminal_nothing_is_removed_unless_confirmed(
+def test_without_terminal_nothing_is_removed_unless_confirmed(
     client: FakeClient, command: tuple[str, ...], form: tuple[str, ...]
 ) -> None:
     client.removals = [REMOVED]
@@ -393,14 +393,14 @@ def test_without_anything_to_remove_there_is_no_question(client: FakeClient) -> 
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_is_asked_before_many_go(client: FakeClient) -> None:
+def test_person_is_asked_before_many_go(client: FakeClient) -> None:
     client.removals = [REMOVED]
     assert goondan("gc", "--older-than", "7d", stdin="n\n").exit_code == 1
     assert {asked["dry_run"] for asked in client.asked} == {True}
     assert goondan("gc", "--older-than", "7d", "--yes").exit_code == 0
 
 
-def test_checkouts_stay_until_the_removal_is_confirmed(
+def test_checkouts_stay_until_removal_is_confirmed(
     client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cleaned: list[float] = []
@@ -418,12 +418,12 @@ def test_checkouts_stay_until_the_removal_is_confirmed(
     assert cleaned == [7 * 86_400]
 
 
-def test_files_that_could_not_be_removed_end_with_one(client: FakeClient) -> None:
+def test_gc_with_unremovable_files_exits_with_1(client: FakeClient) -> None:
     client.removals = [REMOVED.model_copy(update={"files": "left", "reason": "not all"})]
     assert goondan("gc", "--older-than", "7d", "--yes").exit_code == 1
 
 
 @pytest.mark.parametrize("arguments", [(), ("--older-than", "soon"), ("--older-than", "-7d")])
-def test_a_time_is_needed(client: FakeClient, arguments: tuple[str, ...]) -> None:
+def test_time_is_needed(client: FakeClient, arguments: tuple[str, ...]) -> None:
     assert goondan("gc", *arguments).exit_code == 2
     assert client.asked == []

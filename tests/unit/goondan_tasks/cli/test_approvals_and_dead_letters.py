@@ -38,7 +38,7 @@ def test_calls_that_wait_are_listed_with_their_arguments(client: FakeClient) -> 
     )
 
 
-def test_an_empty_list_is_not_a_mistake(client: FakeClient) -> None:
+def test_empty_list_is_not_mistake(client: FakeClient) -> None:
     assert goondan("approvals", "list", "--json").document == []
 
 
@@ -52,7 +52,7 @@ def test_several_calls_are_approved_at_once(client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize("given", ["text", "file"])
-def test_a_call_is_approved_with_other_arguments(client: FakeClient, tmp_path: Path, given: str) -> None:
+def test_call_is_approved_with_other_arguments(client: FakeClient, tmp_path: Path, given: str) -> None:
     client.records = [waiting()]
     (tmp_path / "args.json").write_text('{"command": "ls"}', "utf-8")
     args = '{"command": "ls"}' if given == "text" else f"@{tmp_path / 'args.json'}"
@@ -84,7 +84,7 @@ def test_arguments_that_fit_no_call_approve_nothing(
     assert fault in on_one_line(done.stderr)
 
 
-def test_a_filter_decides_about_what_it_has_shown(client: FakeClient) -> None:
+def test_decision_by_filter_reaches_only_calls_shown(client: FakeClient) -> None:
     other = record().call.model_copy(update={"tool_name": "mail__send"})
     client.records = [waiting(), waiting(OTHER, call=other)]
     chosen = ("--tool", "mail__*", "--by", "ops")
@@ -106,7 +106,7 @@ def test_all_that_wait_are_approved_at_once(client: FakeClient) -> None:
     assert len(client.completed) == 2
 
 
-def test_a_denial_says_why_and_by_whom(client: FakeClient) -> None:
+def test_denial_says_why_and_by_whom(client: FakeClient) -> None:
     client.records = [waiting()]
 
     done = goondan("approvals", "deny", CALL_ID, "--reason", "too late", "--by", "ops", "--json")
@@ -115,7 +115,7 @@ def test_a_denial_says_why_and_by_whom(client: FakeClient) -> None:
     assert client.completed == [{"id": CALL_ID, "reason": "too late", "by": "ops"}]
 
 
-def test_without_a_login_name_the_decision_names_no_one(
+def test_decision_without_login_name_names_nobody(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_name() -> str:
@@ -128,7 +128,7 @@ def test_without_a_login_name_the_decision_names_no_one(
     assert client.completed == [{"id": CALL_ID, "by": ""}]
 
 
-def test_what_was_decided_before_ends_with_two(client: FakeClient) -> None:
+def test_approving_decided_call_gives_exit_code_two(client: FakeClient) -> None:
     client.records = [record("done")]
 
     done = goondan("approvals", "approve", CALL_ID, "--json")
@@ -148,14 +148,14 @@ def test_what_was_decided_before_ends_with_two(client: FakeClient) -> None:
         ["allow", CALL_ID],
     ],
 )
-def test_a_mistake_decides_nothing(client: FakeClient, arguments: list[str]) -> None:
+def test_mistake_decides_nothing(client: FakeClient, arguments: list[str]) -> None:
     client.records = [waiting()]
 
     assert goondan("approvals", *arguments).exit_code == 2
     assert client.completed == []
 
 
-def test_an_unknown_agent_ends_with_three(client: FakeClient) -> None:
+def test_unknown_agent_ends_with_three(client: FakeClient) -> None:
     assert goondan("approvals", "list", "--agent", "nobody").exit_code == 3
 
 
@@ -179,7 +179,7 @@ def test_letters_are_listed_for_people_and_programs(client: FakeClient) -> None:
     assert [document["id"] for document in documents] == [FIRST, SECOND]
 
 
-def test_filters_reach_the_client(client: FakeClient) -> None:
+def test_filters_reach_client(client: FakeClient) -> None:
     ages = ("--older-than", "60", "--newer-than", "0")
     errors = ("--code", "E_TOOL", "--text", "no file", "--fingerprint", "3f0a9c", "--subject", "U1")
     goondan("dead-letters", "list", "--tool", "bash__*", "--instance", "i", *errors, *ages)
@@ -196,7 +196,7 @@ def test_filters_reach_the_client(client: FakeClient) -> None:
     assert goondan("dead-letters", "list", "--agent", "codr").exit_code == 3
 
 
-def test_letters_are_counted_by_the_kinds_of_their_failures(client: FakeClient) -> None:
+def test_letters_are_counted_by_kinds_of_their_failures(client: FakeClient) -> None:
     kind = FailureGroup(
         fingerprint="3f0a9c1d2e4b",
         tool="bash__exec",
@@ -223,7 +223,7 @@ def test_letters_are_counted_by_the_kinds_of_their_failures(client: FakeClient) 
     assert goondan("dead-letters", "list", "--group", "--tool", "x").exit_code == 2
 
 
-def test_letters_of_a_filter_that_cannot_be_replayed_are_named_and_keep_no_other(client: FakeClient) -> None:
+def test_unreplayable_letters_are_named_without_stopping_others(client: FakeClient) -> None:
     client.refused = {SECOND}
     done = goondan("dead-letters", "replay", "--all", "--yes", "--json")
 
@@ -232,7 +232,7 @@ def test_letters_of_a_filter_that_cannot_be_replayed_are_named_and_keep_no_other
     assert "It could not be done with 1; 1 are done." in done.stderr
 
 
-def test_a_letter_is_shown_with_arguments_and_error() -> None:
+def test_letter_is_shown_with_arguments_and_error() -> None:
     shown = goondan("dead-letters", "show", FIRST)
     document = goondan("dead-letters", "show", FIRST, "--json").document
 
@@ -250,14 +250,14 @@ def test_letters_are_replayed_by_their_ids() -> None:
     assert done.document == [{"id": FIRST, "replayedBy": CALL_ID}, {"id": SECOND, "replayedBy": CALL_ID}]
 
 
-def test_a_second_replay_must_be_meant(client: FakeClient) -> None:
+def test_second_replay_must_be_meant(client: FakeClient) -> None:
     client.records = [record("dead", id=FIRST, replayed_by="x", replays=1)]
 
     assert goondan("dead-letters", "replay", FIRST).exit_code == 2
     assert goondan("dead-letters", "replay", FIRST, "--again").exit_code == 0
 
 
-def test_the_replays_before_one_that_is_refused_are_named(client: FakeClient) -> None:
+def test_replays_before_one_that_is_refused_are_named(client: FakeClient) -> None:
     client.records = [record("dead", id=FIRST), record("dead", id=SECOND, replayed_by="x", replays=1)]
 
     refused = goondan("dead-letters", "replay", FIRST, SECOND)
@@ -272,7 +272,7 @@ def test_letters_are_dropped_by_their_ids(client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize("action", ["replay", "drop"])
-def test_off_a_terminal_many_must_be_confirmed_beforehand(action: str, client: FakeClient) -> None:
+def test_off_terminal_many_must_be_confirmed_beforehand(action: str, client: FakeClient) -> None:
     refused = goondan("dead-letters", action, "--all")
 
     assert refused.exit_code == 2
@@ -282,7 +282,7 @@ def test_off_a_terminal_many_must_be_confirmed_beforehand(action: str, client: F
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 1), ("n", 3)])
-def test_on_a_terminal_many_are_asked_for(
+def test_on_terminal_many_are_asked_for(
     answer: str, left: int, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "can_ask", lambda output: True)
@@ -312,6 +312,6 @@ def test_on_a_terminal_many_are_asked_for(
     ],
     ids=" ".join,
 )
-def test_what_makes_no_sense_is_a_usage_error(misused: tuple[str, ...], client: FakeClient) -> None:
+def test_misused_dead_letters_command_is_usage_error(misused: tuple[str, ...], client: FakeClient) -> None:
     assert goondan("dead-letters", *misused).exit_code == 2
     assert len(client.records) == 3

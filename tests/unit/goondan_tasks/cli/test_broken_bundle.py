@@ -35,7 +35,7 @@ def call_id(redis: Redis) -> str:
 
 
 @pytest.mark.parametrize("command", ["show", "trace", "result", "cancel"])
-def test_what_takes_a_calls_id_works_and_never_loads_a_bundle(command: str, call_id: str) -> None:
+def test_commands_by_call_id_load_no_bundle(command: str, call_id: str) -> None:
     done = goondan(command, call_id)
 
     assert (done.exit_code, done.stderr) == (0, "")
@@ -58,7 +58,7 @@ def test_what_takes_a_calls_id_works_and_never_loads_a_bundle(command: str, call
         "shutdown --agent coder",
     ],
 )
-def test_what_needs_agents_takes_the_announced_ones_with_a_warning(command: str, call_id: str) -> None:
+def test_commands_use_announced_agents_if_bundle_is_broken(command: str, call_id: str) -> None:
     done = goondan(*command.split())
 
     assert done.exit_code == 0, done.stderr
@@ -66,16 +66,14 @@ def test_what_needs_agents_takes_the_announced_ones_with_a_warning(command: str,
     assert "Aget" in done.stderr
 
 
-def test_an_announced_agents_events_are_sent_with_a_warning(redis: Redis) -> None:
+def test_announced_agents_events_are_sent_with_warning(redis: Redis) -> None:
     done = goondan("send", "coder", "hello")
 
     assert done.exit_code == 0
     assert FAULT in done.stderr
 
 
-def test_a_connected_client_works_and_logs_the_fault_once(
-    redis: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_connected_client_works_and_logs_fault_once(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     with Client.connect() as client:
         call = client.submit("coder", "a__b")
         client.cancel(call.id)

@@ -36,14 +36,14 @@ def test_list_says_what_each_connector_does() -> None:
     assert all(0 < len(about) < 120 for about in rows.values())
 
 
-def test_one_is_shown_with_its_declaration() -> None:
+def test_connector_is_shown_with_declaration_and_code() -> None:
     shown = goondan("connectors", "show", "telegram").stdout
 
     assert "kind: Connector" in shown
     assert "def connect(ctx: ConnectorContext)" in shown
 
 
-def test_copy_takes_the_place_of_the_built_in_connector(bundle: Path) -> None:
+def test_copy_takes_place_of_built_in_connector(bundle: Path) -> None:
     done = goondan("connectors", "copy", "telegram", "--bundle", str(bundle))
 
     copied = bundle / "connectors" / "telegram.py"
@@ -62,7 +62,7 @@ def test_copy_overwrites_nothing(bundle: Path) -> None:
     assert [file.name for file in (bundle / "connectors").iterdir()] == ["telegram.py"]
 
 
-def test_way_of_an_event_of_a_built_in_connector_is_shown(bundle: Path) -> None:
+def test_route_of_built_in_connectors_event_is_shown(bundle: Path) -> None:
     event = (
         '{"name": "telegram_message", "message": {"type": "text", "text": "hi"}, "instanceKey": "telegram:7"}'
     )

@@ -52,14 +52,14 @@ def doubtful(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_valid_bundle_ends_with_zero() -> None:
+def test_valid_bundle_ends_with_zero() -> None:
     checked = goondan("validate", str(EXAMPLE))
 
     assert (checked.exit_code, checked.stdout) == (0, "")
     assert checked.stderr == f"{EXAMPLE}: no findings\nworkspace: coding-swarm\n"
 
 
-def test_every_finding_is_shown_with_place_code_and_suggestion() -> None:
+def test_every_finding_shows_place_code_and_suggestion() -> None:
     _, findings = inspect_bundle(FAULTY)
 
     checked = goondan("validate", str(FAULTY))
@@ -72,7 +72,7 @@ def test_every_finding_is_shown_with_place_code_and_suggestion() -> None:
 
 
 @pytest.mark.parametrize("option", [("--format", "json"), ("--json",)])
-def test_the_json_document_is_exactly_valid_and_findings(option: tuple[str, ...]) -> None:
+def test_json_document_is_exactly_valid_and_findings(option: tuple[str, ...]) -> None:
     checked = goondan("validate", str(FAULTY), *option)
 
     assert checked.exit_code == 3
@@ -81,7 +81,7 @@ def test_the_json_document_is_exactly_valid_and_findings(option: tuple[str, ...]
     assert all(set(finding) == FIELDS for finding in checked.document["findings"])
 
 
-def test_a_valid_bundle_is_said_to_be_valid() -> None:
+def test_valid_bundle_is_reported_valid() -> None:
     assert goondan("validate", str(EXAMPLE), "--json").document == {"valid": True, "findings": []}
 
 
@@ -95,7 +95,7 @@ def test_github_gets_annotations(tmp_path: Path) -> None:
     assert first.startswith(f"::error file={tmp_path / 'goondan.yaml'},line=2,title=E_CONFIG_UNKNOWN_KIND::")
 
 
-def test_what_would_end_an_annotation_early_is_escaped(tmp_path: Path) -> None:
+def test_separators_in_annotation_path_are_escaped(tmp_path: Path) -> None:
     directory = tmp_path / "a,b:c%"
     directory.mkdir()
     (directory / "goondan.yaml").write_text("kind: [", encoding="utf-8")
@@ -106,19 +106,19 @@ def test_what_would_end_an_annotation_early_is_escaped(tmp_path: Path) -> None:
     assert all(line.startswith("::error ") for line in checked.stdout.splitlines())
 
 
-def test_a_warning_fails_only_when_it_is_to(doubtful: Path) -> None:
+def test_warning_fails_only_when_it_is_to(doubtful: Path) -> None:
     assert goondan("validate", str(doubtful)).exit_code == 0
     assert goondan("validate", str(doubtful), "--strict").exit_code == 3
     assert goondan("validate", str(doubtful), "--strict", "--json").document["valid"] is False
 
 
-def test_without_an_argument_the_bundle_that_is_set_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_argument_bundle_that_is_set_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_BUNDLE", str(FAULTY))
 
     assert goondan("validate").exit_code == 3
 
 
-def test_a_directory_that_is_not_a_bundle_is_not_searched(
+def test_directory_that_is_not_bundle_is_not_searched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -129,14 +129,14 @@ def test_a_directory_that_is_not_a_bundle_is_not_searched(
     assert "there is no goondan.yaml here" in ended.stderr
 
 
-def test_without_a_setting_this_directory_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_setting_this_directory_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLE)
 
     assert goondan("validate").stderr == ".: no findings\nworkspace: coding-swarm\n"
 
 
 @pytest.mark.parametrize("path", ["/no/such/place", "/dev/null", "/dev/zero"])
-def test_what_is_not_a_bundle_is_a_finding(path: str) -> None:
+def test_path_without_bundle_is_finding(path: str) -> None:
     checked = goondan("validate", path, "--json")
 
     assert checked.exit_code == 3
@@ -170,7 +170,7 @@ def _require(bundle: Path, items: str) -> None:
     file.write_text(named, "utf-8")
 
 
-def test_what_a_bundle_requires_is_installed_once_and_pip_is_heard(needy: Path) -> None:
+def test_missing_requirements_are_installed_once_showing_pip(needy: Path) -> None:
     before = goondan("validate", str(needy), "--json")
     during = goondan("validate", str(needy), "--install", "--json")
     again = goondan("validate", str(needy), "--install")
@@ -182,7 +182,7 @@ def test_what_a_bundle_requires_is_installed_once_and_pip_is_heard(needy: Path) 
     assert (again.exit_code, f"{needy}: every requirement is met" in again.stderr) == (0, True)
 
 
-def test_what_cannot_be_installed_is_an_error_with_what_pip_says(needy: Path) -> None:
+def test_failed_installation_is_error_with_pips_output(needy: Path) -> None:
     _require(needy, "'needed-thing>=7'")
 
     refused = goondan("validate", str(needy), "--install", "--json")
@@ -196,7 +196,7 @@ def test_what_cannot_be_installed_is_an_error_with_what_pip_says(needy: Path) ->
     assert "No matching distribution found" in refused.stderr
 
 
-def test_without_pip_it_is_said_how_to_go_on(needy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installation_without_pip_suggests_ensurepip(needy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pip", None)
 
     refused = goondan("validate", str(needy), "--install", "--json")
@@ -206,13 +206,13 @@ def test_without_pip_it_is_said_how_to_go_on(needy: Path, monkeypatch: pytest.Mo
     assert refused.document["error"]["suggestion"].endswith(f"{sys.executable} -m ensurepip")
 
 
-def test_a_new_bundle_requires_nothing_that_is_not_there(tmp_path: Path) -> None:
+def test_new_bundle_has_no_requirements(tmp_path: Path) -> None:
     made = goondan("init", str(tmp_path), "--install")
 
     assert (made.exit_code, f"{tmp_path}: no requirements" in made.stderr) == (0, True)
 
 
-def test_what_a_model_will_see_of_auto_exports_is_shown(tmp_path: Path) -> None:
+def test_models_view_of_auto_exports_is_shown(tmp_path: Path) -> None:
     text = '''\
 from enum import Enum
 from typing import Any, Literal
@@ -240,7 +240,7 @@ def count(text: str, unit: Unit, most: int | None = None, by: Literal["a", "b"] 
     assert export["parameters"]["required"] == ["text", "unit"]
 
 
-def test_the_next_slots_of_schedules_are_shown() -> None:
+def test_next_slots_of_schedules_are_shown() -> None:
     path = str(ROOT / "examples" / "morning-report")
 
     shown, document = goondan("validate", "--strict", path), goondan("validate", path, "--json").document

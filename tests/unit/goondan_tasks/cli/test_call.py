@@ -21,7 +21,7 @@ ERROR = {
 }
 
 
-def test_a_call_is_submitted_as_it_was_written(client: FakeClient) -> None:
+def test_call_is_submitted_as_it_was_written(client: FakeClient) -> None:
     goondan(
         *("call", "coder", "bash__exec", '{"command": "ls"}'),
         *("--instance", "issue-42", "--turn", "t-1", "--id", "call_9"),
@@ -42,7 +42,7 @@ def test_a_call_is_submitted_as_it_was_written(client: FakeClient) -> None:
     ]
 
 
-def test_what_is_left_out_is_left_to_the_client(client: FakeClient) -> None:
+def test_omitted_options_are_left_to_client(client: FakeClient) -> None:
     goondan("call", "coder", "bash__exec")
 
     [submitted] = client.submitted
@@ -57,14 +57,14 @@ def test_what_is_left_out_is_left_to_the_client(client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize("auth", ["[]", "null", "U1", "{subjects: 1}"])
-def test_an_auth_that_is_not_an_object_is_a_usage_error(client: FakeClient, auth: str) -> None:
+def test_auth_that_is_not_object_is_usage_error(client: FakeClient, auth: str) -> None:
     done = goondan("call", "coder", "bash__exec", "--auth", auth)
 
     assert (done.exit_code, client.submitted) == (2, [])
     assert "--auth" in done.stderr
 
 
-def test_arguments_come_from_stdin_or_a_file_too(client: FakeClient, tmp_path: Path) -> None:
+def test_arguments_come_from_stdin_or_file_too(client: FakeClient, tmp_path: Path) -> None:
     (tmp_path / "args.json").write_text('{"from": "file"}', encoding="utf-8")
 
     goondan("call", "coder", "bash__exec", "-", stdin='{"from": "stdin"}')
@@ -73,27 +73,27 @@ def test_arguments_come_from_stdin_or_a_file_too(client: FakeClient, tmp_path: P
     assert [submitted["args"] for submitted in client.submitted] == [{"from": "stdin"}, {"from": "file"}]
 
 
-def test_people_see_the_output_on_stdout_and_the_facts_on_stderr(client: FakeClient) -> None:
+def test_people_see_output_on_stdout_facts_on_stderr(client: FakeClient) -> None:
     shown = goondan("call", "coder", "bash__exec")
 
     assert (shown.exit_code, shown.stdout) == (0, '{\n  "exitCode": 0\n}\n')
     assert shown.stderr == f"ok  bash__exec · 12 ms · coder-7@host · id {CALL_ID}\n"
 
 
-def test_an_output_of_text_is_shown_as_it_is_but_steers_no_terminal(client: FakeClient) -> None:
+def test_text_output_is_plain_but_terminal_safe(client: FakeClient) -> None:
     client.answer = result(output="two\nlines\x1b[2J")
 
     assert goondan("call", "coder", "bash__exec").stdout == "two\nlines\\x1b[2J\n"
 
 
-def test_programs_get_the_result_as_it_is_on_the_wire(client: FakeClient) -> None:
+def test_json_output_is_result_in_wire_form(client: FakeClient) -> None:
     shown = goondan("call", "coder", "bash__exec", "--json")
 
     assert client.answer is not None
     assert (shown.document, shown.stderr) == (client.answer.to_wire(), "")
 
 
-def test_an_error_of_the_tool_ends_with_one_and_says_what_to_do(client: FakeClient) -> None:
+def test_tool_error_exits_with_1_and_suggests_remedy(client: FakeClient) -> None:
     client.answer = result("error", error=ERROR)
 
     shown = goondan("call", "coder", "bash__exec")
@@ -107,7 +107,7 @@ def test_an_error_of_the_tool_ends_with_one_and_says_what_to_do(client: FakeClie
     assert goondan("call", "coder", "bash__exec", "--json").exit_code == 1
 
 
-def test_a_pending_result_ends_with_zero_and_shows_its_handle(client: FakeClient) -> None:
+def test_pending_result_exits_with_0_and_shows_handle(client: FakeClient) -> None:
     client.answer = result("pending", handle="job-3")
 
     shown = goondan("call", "coder", "bash__exec")
@@ -116,14 +116,14 @@ def test_a_pending_result_ends_with_zero_and_shows_its_handle(client: FakeClient
     assert "handle job-3" in shown.stderr
 
 
-def test_detached_only_the_id_is_printed(client: FakeClient) -> None:
+def test_detached_only_id_is_printed(client: FakeClient) -> None:
     client.answer = None
 
     assert goondan("call", "coder", "bash__exec", "--detach").stdout == f"{CALL_ID}\n"
     assert goondan("call", "coder", "bash__exec", "--detach", "--json").document == {"id": CALL_ID}
 
 
-def test_a_result_that_does_not_come_in_time_ends_with_four(client: FakeClient) -> None:
+def test_missing_result_after_timeout_exits_with_4(client: FakeClient) -> None:
     client.answer = None
 
     waited = goondan("call", "coder", "bash__exec", "--timeout", "0.01")
@@ -132,12 +132,12 @@ def test_a_result_that_does_not_come_in_time_ends_with_four(client: FakeClient) 
     assert f"goondan result {CALL_ID}" in waited.stderr
 
 
-def test_an_unknown_agent_ends_with_three(client: FakeClient) -> None:
+def test_unknown_agent_ends_with_three(client: FakeClient) -> None:
     assert goondan("call", "codr", "bash__exec").exit_code == 3
     assert goondan("call", "codr", "bash__exec", "--json").document["error"]["code"] == "E_AGENT_NOT_FOUND"
 
 
-def test_an_unreachable_broker_ends_with_five(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_broker_ends_with_five(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise BrokerUnreachableError("Redis at redis://h:1 cannot be reached: refused")
 
@@ -156,7 +156,7 @@ def test_an_unreachable_broker_ends_with_five(client: FakeClient, monkeypatch: p
         (("--at", "2026-12-01T09:00+09:00"), {"not_before": datetime(2026, 12, 1, tzinfo=UTC)}),
     ],
 )
-def test_time_of_a_call_goes_with_it(
+def test_time_of_call_is_passed_on(
     client: FakeClient, given: tuple[str, ...], expected: dict[str, object]
 ) -> None:
     for command in (("call", "coder", "bash__exec"), ("send", "coder", "hi"), ("request", "coder", "hi")):
@@ -166,14 +166,14 @@ def test_time_of_a_call_goes_with_it(
 
 
 @pytest.mark.parametrize("given", [("--at", "tomorrow"), ("--delay", "1", "--at", "2026-12-01T09:00")])
-def test_wrong_time_of_a_call_is_a_usage_error(client: FakeClient, given: tuple[str, ...]) -> None:
+def test_wrong_time_of_call_is_usage_error(client: FakeClient, given: tuple[str, ...]) -> None:
     done = goondan("call", "coder", "bash__exec", *given)
 
     assert done.exit_code == 2
     assert client.submitted == []
 
 
-def test_run_now_says_how_the_calls_stand(client: FakeClient) -> None:
+def test_run_now_says_how_calls_stand(client: FakeClient) -> None:
     client.records = [record("scheduled", not_before=NOW + 60_000)]
 
     done = goondan("run-now", CALL_ID, "--json")

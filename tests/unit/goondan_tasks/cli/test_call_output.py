@@ -16,13 +16,13 @@ def _large_output(client: FakeClient) -> None:
     client.answer = result(output={"path": "f"}, meta={**META, "outputFile": "f"})
 
 
-def test_all_parts_are_written_and_nothing_else() -> None:
+def test_output_command_writes_exactly_all_parts() -> None:
     done = goondan("output", CALL_ID)
 
     assert (done.exit_code, done.stdout.encode(), done.stderr) == (0, LARGE, "")
 
 
-def test_a_later_part_is_written_from_its_offset_on() -> None:
+def test_later_part_is_written_from_its_offset_on() -> None:
     assert goondan("output", CALL_ID[:8], "--offset", "71").stdout.encode() == LARGE[71:]
 
 
@@ -32,7 +32,7 @@ def test_programs_get_one_document() -> None:
     assert document == {"id": CALL_ID, "size": len(LARGE), "output": "한글 " * 20}
 
 
-def test_a_small_output_is_written_as_it_stands_in_the_result(client: FakeClient) -> None:
+def test_small_output_is_written_as_in_result(client: FakeClient) -> None:
     client.answer = result(output={"exitCode": 0})
 
     assert goondan("output", CALL_ID).stdout == '{"exitCode":0}'
@@ -40,7 +40,7 @@ def test_a_small_output_is_written_as_it_stands_in_the_result(client: FakeClient
     assert (past.exit_code, "past the end" in past.stderr) == (2, True)
 
 
-def test_a_call_that_failed_has_no_output(client: FakeClient) -> None:
+def test_call_that_failed_has_no_output(client: FakeClient) -> None:
     client.answer = result("error", error={"code": "E_TOOL", "name": "ToolError", "message": "It failed."})
 
     done = goondan("output", CALL_ID, "--json")
@@ -49,7 +49,7 @@ def test_a_call_that_failed_has_no_output(client: FakeClient) -> None:
     assert "E_TOOL" in done.document["error"]["message"]
 
 
-def test_a_worker_that_does_not_answer_in_time_ends_with_four(client: FakeClient) -> None:
+def test_output_without_workers_answer_exits_with_4(client: FakeClient) -> None:
     client.waits = 999
     client.records = [record(), record(id="x")]
 
@@ -57,5 +57,5 @@ def test_a_worker_that_does_not_answer_in_time_ends_with_four(client: FakeClient
 
 
 @pytest.mark.parametrize("misused", [("--offset", "-1"), ("--offset", "1", "--json"), ("--timeout", "soon")])
-def test_what_makes_no_sense_is_a_usage_error(misused: tuple[str, ...]) -> None:
+def test_misused_output_options_are_usage_error(misused: tuple[str, ...]) -> None:
     assert goondan("output", CALL_ID, *misused).exit_code == 2

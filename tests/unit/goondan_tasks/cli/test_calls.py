@@ -30,11 +30,11 @@ def ids(*arguments: str) -> list[str]:
     return [call["id"] for call in goondan("calls", *arguments, "--json").document]
 
 
-def test_programs_get_the_records_rows() -> None:
+def test_programs_get_records_rows() -> None:
     assert goondan("calls", "--json").document == [known.to_wire() for known in RECORDS]
 
 
-def test_people_get_a_table_with_outcome_and_duration() -> None:
+def test_people_get_table_with_outcome_and_duration() -> None:
     heading, *rows = goondan("calls").stdout.splitlines()
 
     assert heading.split() == [
@@ -45,7 +45,7 @@ def test_people_get_a_table_with_outcome_and_duration() -> None:
 
 
 @pytest.mark.parametrize(("columns", "shown"), [(80, "0b7c7a1e"), (120, CALL_ID)])
-def test_on_a_narrow_terminal_an_id_is_shown_as_far_as_a_command_needs_it(
+def test_narrow_terminal_shortens_ids_to_what_commands_need(
     client: FakeClient, columns: int, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -73,7 +73,7 @@ def test_calls_are_found_by_status_or_outcome(status: str, found: list[str]) -> 
     assert ids("--status", status) == found
 
 
-def test_the_list_can_be_limited() -> None:
+def test_list_can_be_limited() -> None:
     assert ids("--limit", "2") == ["q", "r"]
     assert ids("--status", "error", "--limit", "1") == ["e"]
 
@@ -93,7 +93,7 @@ FAILURE = {"code": "E_TOOL_OUTCOME_UNKNOWN", "name": "E", "message": "m"}
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 119, 120, 140, 300])
-def test_a_call_takes_one_line_at_any_width(
+def test_call_takes_one_line_at_any_width(
     client: FakeClient, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -117,7 +117,7 @@ def test_a_call_takes_one_line_at_any_width(
 
 
 @pytest.mark.parametrize(("columns", "has_worker"), [(119, False), (120, False), (170, True)])
-def test_names_of_tools_are_whole_where_leaving_out_workers_gives_them_room(
+def test_dropping_worker_column_makes_tool_names_whole(
     client: FakeClient, columns: int, has_worker: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -131,7 +131,7 @@ def test_names_of_tools_are_whole_where_leaving_out_workers_gives_them_room(
     assert ("thinker-15660" in shown) == has_worker
 
 
-def test_the_code_of_an_error_is_listed_and_lost_and_waiting_calls_are_found(client: FakeClient) -> None:
+def test_error_codes_lost_and_waiting_calls_are_listed(client: FakeClient) -> None:
     failed = serializer.encode(result("error", error=FAILURE).to_wire())
     client.records = [
         record("done", id="e", outcome="error", result=failed),
@@ -149,7 +149,7 @@ def test_the_code_of_an_error_is_listed_and_lost_and_waiting_calls_are_found(cli
     assert (ids("--status", "running"), ids("--status", "queued")) == (["l"], ["w"])
 
 
-def test_on_a_narrow_terminal_year_and_worker_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_terminal_leaves_out_year_and_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
 
@@ -159,7 +159,7 @@ def test_on_a_narrow_terminal_year_and_worker_are_left_out(monkeypatch: pytest.M
     assert {row.split(" ")[0] for row in rows} == {local_time(NOW)[5:10]}
 
 
-def test_that_there_are_none_is_said_in_words(client: FakeClient) -> None:
+def test_empty_list_of_calls_is_explained(client: FakeClient) -> None:
     shown = goondan("calls", "--instance", "nobody")
     client.records = []
 
@@ -167,15 +167,15 @@ def test_that_there_are_none_is_said_in_words(client: FakeClient) -> None:
     assert goondan("calls").stderr == "There are no calls.\n"
 
 
-def test_the_calls_of_one_agent_can_be_listed() -> None:
+def test_calls_of_one_agent_can_be_listed() -> None:
     assert len(ids("--agent", "coder")) == 5
     assert ids("--agent", "planner") == []
 
 
 @pytest.mark.parametrize("arguments", [("--limit", "0"), ("--limit", "many"), ("--status", "gone")])
-def test_what_cannot_be_listed_is_a_usage_error(arguments: tuple[str, str]) -> None:
+def test_unusable_list_options_are_usage_error(arguments: tuple[str, str]) -> None:
     assert goondan("calls", *arguments).exit_code == 2
 
 
-def test_an_unknown_agent_is_not_an_agent_without_calls() -> None:
+def test_unknown_agent_is_not_agent_without_calls() -> None:
     assert goondan("calls", "--agent", "codr").exit_code == 3

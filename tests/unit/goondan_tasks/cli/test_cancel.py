@@ -13,14 +13,14 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
         ("running", "bash__exec of coder: its worker was told to end it\n"),
     ],
 )
-def test_a_call_is_cancelled(client: FakeClient, status: str, said: str) -> None:
+def test_call_is_cancelled(client: FakeClient, status: str, said: str) -> None:
     client.records = [record(status)]
     done = goondan("cancel", CALL_ID)
     assert (done.exit_code, done.stdout) == (0, said)
     assert client.records[0].is_cancelled
 
 
-def test_for_programs_the_record_is_printed(client: FakeClient) -> None:
+def test_for_programs_record_is_printed(client: FakeClient) -> None:
     client.records = [record("running")]
     document = goondan("cancel", CALL_ID, "--json").document
     assert document == client.records[0].to_wire()
@@ -36,7 +36,7 @@ def test_several_calls_are_cancelled_by_their_ids(client: FakeClient) -> None:
     assert [(row["id"], row["cancelled"]) for row in rows] == [(CALL_ID, True), (other.id, True)]
 
 
-def test_a_filter_shows_its_calls_and_asks_before_it_cancels(client: FakeClient) -> None:
+def test_cancel_filter_shows_its_calls_and_asks_first(client: FakeClient) -> None:
     done = goondan("cancel", "--agent", "coder")
 
     assert done.exit_code == 2
@@ -46,7 +46,7 @@ def test_a_filter_shows_its_calls_and_asks_before_it_cancels(client: FakeClient)
     assert client.cancelled == []
 
 
-def test_a_confirmed_filter_cancels_what_it_showed(client: FakeClient) -> None:
+def test_confirmed_filter_cancels_calls_it_showed(client: FakeClient) -> None:
     other = record("running", id="1" + CALL_ID[1:])
     client.records, client.ended_meanwhile = [record(), other], {CALL_ID}
 
@@ -56,7 +56,7 @@ def test_a_confirmed_filter_cancels_what_it_showed(client: FakeClient) -> None:
     assert done.stdout == "cancelled 1; 1 had ended meanwhile\n"
 
 
-def test_a_dry_run_lists_calls_and_counts_and_cancels_nothing(client: FakeClient) -> None:
+def test_dry_run_lists_and_counts_without_cancelling(client: FakeClient) -> None:
     document = goondan("cancel", "--all", "--status", "queued", "--dry-run", "--json").document
 
     assert document == {
@@ -77,7 +77,7 @@ def test_ids_and_filters_are_never_mixed_or_missing(client: FakeClient, words: t
     ("call_id", "code"),
     [(CALL_ID, "E_CALL_CLOSED"), ("nobody", "E_CALL_NOT_FOUND"), ("", "E_CALL_NOT_FOUND")],
 )
-def test_what_cannot_be_cancelled_ends_with_two(client: FakeClient, call_id: str, code: str) -> None:
+def test_uncancellable_call_gives_exit_code_two(client: FakeClient, call_id: str, code: str) -> None:
     client.records = [record("done", outcome="ok")]
     done = goondan("cancel", call_id, "--json")
     assert (done.exit_code, done.document["error"]["code"]) == (2, code)

@@ -53,7 +53,7 @@ def code_of(outcome: Outcome) -> str:
     return code
 
 
-def test_a_person_opens_edits_looks_and_commits(bundle: GitBundle, tmp_path: Path) -> None:
+def test_person_opens_edits_looks_and_commits(bundle: GitBundle, tmp_path: Path) -> None:
     shown = goondan("changeset", "open", "-m", "Say more")
     changeset_id, place = shown.stdout.split()
     assert Path(place) == tmp_path / "state/changesets" / changeset_id
@@ -70,7 +70,7 @@ def test_a_person_opens_edits_looks_and_commits(bundle: GitBundle, tmp_path: Pat
     assert [(item["ref"], item["changesetId"]) for item in logged] == [(f"git:{bundle.head}", changeset_id)]
 
 
-def test_an_agent_s_policy_holds_if_its_name_is_given(bundle: GitBundle) -> None:
+def test_agents_policy_applies_if_agent_is_named(bundle: GitBundle) -> None:
     changeset_id, workdir = opened("--agent", "coder")
     (workdir / "new.txt").write_text("x", encoding="utf-8")
 
@@ -85,7 +85,7 @@ def test_an_agent_s_policy_holds_if_its_name_is_given(bundle: GitBundle) -> None
     assert as_a_person.exit_code == 0
 
 
-def test_the_exit_code_tells_what_came_of_it(bundle: GitBundle) -> None:
+def test_exit_code_shows_outcome_of_changeset(bundle: GitBundle) -> None:
     changeset_id, workdir = opened()
     (workdir / "goondan.yaml").write_text("kind: Nothing\n", encoding="utf-8")
 
@@ -118,7 +118,7 @@ def test_ids_stand_where_they_belong(bundle: GitBundle, arguments: list[str]) ->
     assert goondan("changeset", *arguments).exit_code == 2
 
 
-def test_a_bundle_without_git_is_told_what_to_do(tmp_path: Path) -> None:
+def test_changeset_command_without_git_suggests_git_init(tmp_path: Path) -> None:
     (tmp_path / "goondan.yaml").write_text(FILES["goondan.yaml"], encoding="utf-8")
 
     outcome = goondan("changeset", "list", "--bundle", str(tmp_path), "--json")
@@ -127,7 +127,7 @@ def test_a_bundle_without_git_is_told_what_to_do(tmp_path: Path) -> None:
     assert "git init" in outcome.document["error"]["suggestion"]
 
 
-def test_on_a_narrow_terminal_the_log_has_the_beginning_of_a_ref_which_a_rollback_takes(
+def test_narrow_log_shows_ref_prefix_that_rollback_takes(
     bundle: GitBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle.commit({"prompts/coder.md": "worse\n"})
@@ -142,7 +142,7 @@ def test_on_a_narrow_terminal_the_log_has_the_beginning_of_a_ref_which_a_rollbac
     assert goondan("rollback", ref).exit_code == 0
 
 
-def test_an_earlier_revision_is_brought_back(bundle: GitBundle) -> None:
+def test_earlier_revision_is_brought_back(bundle: GitBundle) -> None:
     old = bundle.head
     bundle.commit({"prompts/coder.md": "worse\n"})
 
@@ -154,7 +154,7 @@ def test_an_earlier_revision_is_brought_back(bundle: GitBundle) -> None:
     assert (unknown.exit_code, code_of(unknown)) == (1, "GIT_ERROR")
 
 
-def test_the_first_digits_of_a_revision_are_enough_if_they_mean_one(bundle: GitBundle) -> None:
+def test_first_digits_of_revision_suffice_if_unambiguous(bundle: GitBundle) -> None:
     old = bundle.head
     bundle.commit({"prompts/coder.md": "worse\n"})
 
@@ -167,7 +167,7 @@ def test_the_first_digits_of_a_revision_are_enough_if_they_mean_one(bundle: GitB
     assert "Nothing has changed" in again.stderr
 
 
-def test_a_changeset_that_changes_nothing_says_so(bundle: GitBundle) -> None:
+def test_commit_of_empty_changeset_reports_no_change(bundle: GitBundle) -> None:
     shown = goondan("changeset", "open")
     changeset_id = shown.stdout.split()[0]
 
@@ -178,7 +178,7 @@ def test_a_changeset_that_changes_nothing_says_so(bundle: GitBundle) -> None:
     assert "Nothing has changed" in committed.stderr
 
 
-def test_the_log_has_the_time_of_the_clock_on_the_wall(bundle: GitBundle) -> None:
+def test_log_has_time_of_clock_on_wall(bundle: GitBundle) -> None:
     [commit] = goondan("changeset", "log", "--json", "--limit", "1").document
     [_, row] = goondan("changeset", "log", "--limit", "1").stdout.splitlines()
 
@@ -262,7 +262,7 @@ def committed(*options: str) -> Outcome:
     return goondan("changeset", "commit", opened["changesetId"], *options)
 
 
-def test_a_commit_that_a_worker_loads_is_active(
+def test_commit_that_worker_loads_is_active(
     repository: GitBundle, redis: Redis, active: ActiveRevision
 ) -> None:
     with Worker(redis, active, loads=True):
@@ -275,7 +275,7 @@ def test_a_commit_that_a_worker_loads_is_active(
     assert (shown["active"], shown["change"]["changesetId"]) == (ref, outcome.document["changesetId"])
 
 
-def test_one_that_no_worker_can_load_is_told_and_ends_with_3(
+def test_unloadable_revision_is_reported_and_exits_with_3(
     repository: GitBundle, redis: Redis, active: ActiveRevision
 ) -> None:
     old = f"git:{repository.head}"
@@ -290,9 +290,7 @@ def test_one_that_no_worker_can_load_is_told_and_ends_with_3(
     assert f"failed  git:{repository.head}" in shown.stdout
 
 
-def test_a_worker_that_takes_too_long_is_not_waited_for_any_more(
-    redis: Redis, active: ActiveRevision
-) -> None:
+def test_slow_worker_is_no_longer_awaited(redis: Redis, active: ActiveRevision) -> None:
     announce_worker(redis)
     pass_by = committed("--no-wait", "--json")
     late = goondan("rollback", "HEAD~1", "--timeout", "0", "--json")
@@ -303,7 +301,7 @@ def test_a_worker_that_takes_too_long_is_not_waited_for_any_more(
     assert (asked.exit_code, asked.stdout.strip()) == (4, late.document["newRef"])
 
 
-def test_a_rollback_waits_for_every_live_worker_of_its_workspace(
+def test_rollback_waits_for_workspaces_live_workers(
     repository: GitBundle, redis: Redis, active: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, ours = f"git:{repository.head}", folder_workspace(repository.folder)
@@ -326,7 +324,7 @@ def test_a_rollback_waits_for_every_live_worker_of_its_workspace(
     assert (entry.act, entry.target) == ("roll_back", f"git:{repository.head}")
 
 
-def test_a_worker_that_stays_behind_is_named(
+def test_worker_that_stays_behind_is_named(
     repository: GitBundle, redis: Redis, active: ActiveRevision
 ) -> None:
     announce_worker(redis, "stuck", f"git:{repository.head}", folder_workspace(repository.folder))
@@ -347,7 +345,7 @@ def proposed_in(active: ActiveRevision) -> str:
     return state.proposed.new_ref if state and state.proposed else ""
 
 
-def test_a_commit_by_hand_is_activated(repository: GitBundle, redis: Redis, active: ActiveRevision) -> None:
+def test_commit_by_hand_is_activated(repository: GitBundle, redis: Redis, active: ActiveRevision) -> None:
     commit = repository.commit({"prompts/coder.md": "by hand\n"})
     with Worker(redis, active, loads=True):
         outcome = goondan("changeset", "activate", "--json")
@@ -366,7 +364,7 @@ def test_a_commit_by_hand_is_activated(repository: GitBundle, redis: Redis, acti
     assert unknown.document["error"]["code"] == "E_BUNDLE_REVISION_UNAVAILABLE"
 
 
-def test_workspace_without_followed_revisions_says_so(repository: GitBundle, redis: Redis) -> None:
+def test_workspace_without_followed_revisions_is_reported(repository: GitBundle, redis: Redis) -> None:
     shown = goondan("changeset", "active")
     asked = goondan("changeset", "activate")
     outcome = committed()
@@ -385,7 +383,7 @@ def test_activation_without_workers_does_not_wait(active: ActiveRevision) -> Non
     assert committed("--json").document["activation"]["status"] == "proposed"
 
 
-def test_without_redis_the_commit_stands_and_one_is_told_what_to_do(
+def test_commit_without_redis_stands_and_gives_advice(
     repository: GitBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://127.0.0.1:1/0")
@@ -401,9 +399,7 @@ def test_without_redis_the_commit_stands_and_one_is_told_what_to_do(
     assert (shown.exit_code, shown.document["error"]["code"]) == (5, "E_BROKER_UNREACHABLE")
 
 
-def test_a_bundle_that_is_broken_on_disk_can_be_rolled_back(
-    repository: GitBundle, active: ActiveRevision
-) -> None:
+def test_bundle_broken_on_disk_rolls_back(repository: GitBundle, active: ActiveRevision) -> None:
     repository.commit({"goondan.yaml": "kind: Nothing\n"})
 
     outcome = goondan("rollback", "HEAD~1", "--no-wait", "--json")

@@ -39,7 +39,7 @@ def redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fakeredis
         yield redis
 
 
-def test_connections_of_this_directory_are_listed_with_local_times(redis: fakeredis.FakeRedis) -> None:
+def test_current_directorys_connections_are_listed_with_local_times(redis: fakeredis.FakeRedis) -> None:
     at = 4_102_444_800_000
     redis.hset("goondan:connection:office:terminal", mapping={"events": 3, "lastEventAt": at})
 
@@ -50,7 +50,7 @@ def test_connections_of_this_directory_are_listed_with_local_times(redis: fakere
     assert (status["events"], status["lastEventAt"]) == (3, "2100-01-01T00:00:00.000Z")
 
 
-def test_event_is_routed_by_the_bundle_of_this_directory(redis: fakeredis.FakeRedis) -> None:
+def test_event_is_routed_by_bundle_of_this_directory(redis: fakeredis.FakeRedis) -> None:
     event = '{"name": "stdin_message", "message": {"type": "text", "text": "hi"}, "instanceKey": "a"}'
 
     done = goondan("connectors", "test", "terminal", "--event", event)

@@ -71,7 +71,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("damage", [damage_agents, damage_workers, damage_queues])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_damaged_row_leaves_the_other_rows_as_they_are(
+def test_damaged_row_leaves_other_rows_as_they_are(
     redis: Redis, damage: Callable[[Redis], None], command: str
 ) -> None:
     before = goondan(*command.split())
@@ -84,7 +84,7 @@ def test_a_damaged_row_leaves_the_other_rows_as_they_are(
     assert "planner" not in after.stdout
 
 
-def test_a_damaged_row_is_reported_once_by_name(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_row_is_reported_once_by_name(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     redis.hset(KEYS.agents, "clerk-that-is-damaged", "{")
     registry = AgentRegistry(redis, KEYS)
 
@@ -94,7 +94,7 @@ def test_a_damaged_row_is_reported_once_by_name(redis: Redis, caplog: pytest.Log
     assert line.message.startswith("agent 'clerk-that-is-damaged' in Redis cannot be read")
 
 
-def test_damaged_requests_and_counts_stop_no_worker_and_hide_no_other(redis: Redis) -> None:
+def test_damaged_requests_and_counts_stop_or_hide_nothing(redis: Redis) -> None:
     redis.set(KEYS.shutdown("agent:coder"), "{")
     counts, store = CallCounts(lambda agent, tool: True), CountStore(redis, KEYS)
     store.publish(counts, "w1", "p1", usage_days=90)

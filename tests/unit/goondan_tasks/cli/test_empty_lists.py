@@ -23,7 +23,7 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
         (("oauth", "grants"), "goondan oauth login"),
     ],
 )
-def test_that_a_list_is_empty_is_said_in_words_and_not_to_programs(
+def test_empty_list_is_worded_for_people_not_programs(
     arguments: tuple[str, ...], said: str, client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOONDAN_OAUTH_STORE", "file")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize("code", ["E_TOOL_TIMEOUT", "e_tool_timeout", "git_error"])
-def test_the_page_is_printed(code: str) -> None:
+def test_page_is_printed(code: str) -> None:
     shown = goondan("explain", code)
 
     assert shown.exit_code == 0
@@ -22,7 +22,7 @@ def test_the_page_is_printed(code: str) -> None:
     assert "](" not in shown.stdout
 
 
-def test_programs_get_the_page_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_has_unchanged_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_HELP_URL", "https://help.example.com/")
 
     document = goondan("explain", "E_LIMIT", "--json").document
@@ -31,7 +31,7 @@ def test_programs_get_the_page_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     assert (document["code"], document["helpUrl"]) == ("E_LIMIT", "https://help.example.com/E_LIMIT")
 
 
-def test_without_a_code_all_are_listed_with_their_first_sentence() -> None:
+def test_explain_without_code_lists_all_codes() -> None:
     listed = goondan("explain", "--json").document
 
     assert {"code": "E_TOOL_TIMEOUT", "summary": "The tool reached its time limit."} in listed
@@ -51,7 +51,7 @@ def test_without_a_code_all_are_listed_with_their_first_sentence() -> None:
         ("", "lists all codes"),
     ],
 )
-def test_an_unknown_code_is_told_with_the_one_that_was_meant(code: str, guess: str) -> None:
+def test_unknown_error_code_suggests_intended_code(code: str, guess: str) -> None:
     refused = goondan("explain", code)
 
     assert (refused.exit_code, refused.stdout) == (2, "")
@@ -68,13 +68,13 @@ def test_an_unknown_code_is_told_with_the_one_that_was_meant(code: str, guess: s
         ("https://tools.example.com/fire", "https://tools.example.com/fire"),
     ],
 )
-def test_an_error_names_the_page_that_is_here(url: str, more: str) -> None:
+def test_error_names_page_that_is_here(url: str, more: str) -> None:
     last = error_text("Error", "It failed.", None, url).plain.splitlines()[-1]
 
     assert last.startswith(f"More: {more}")
 
 
-def test_the_package_and_the_image_hold_the_pages() -> None:
+def test_package_and_image_hold_pages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     sent = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
@@ -83,7 +83,7 @@ def test_the_package_and_the_image_hold_the_pages() -> None:
     assert "!docs/errors" in sent
 
 
-def test_the_pages_of_an_installed_package_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_installed_package_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site-packages/goondan_tasks"
     (package / "docs/errors").mkdir(parents=True)
     (package / "docs/errors/E_ONE.md").touch()

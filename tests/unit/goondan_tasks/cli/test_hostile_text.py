@@ -36,7 +36,7 @@ def hostile(client: FakeClient) -> FakeClient:
 @pytest.mark.parametrize(
     "command", [f"show {CALL_ID}", f"result {CALL_ID}", "calls", "agents", "queues", "dead-letters list"]
 )
-def test_hostile_text_reaches_the_terminal_only_as_escapes(hostile: FakeClient, command: str) -> None:
+def test_hostile_text_reaches_terminal_only_as_escapes(hostile: FakeClient, command: str) -> None:
     done = goondan(*command.split())
 
     shown = done.stdout + done.stderr
@@ -45,7 +45,7 @@ def test_hostile_text_reaches_the_terminal_only_as_escapes(hostile: FakeClient, 
 
 
 @pytest.mark.parametrize("command", [f"show {CALL_ID}", f"result {CALL_ID}", "calls", "agents", "queues"])
-def test_hostile_text_in_a_json_document_is_escaped_and_unchanged(hostile: FakeClient, command: str) -> None:
+def test_hostile_text_in_json_is_escaped_losslessly(hostile: FakeClient, command: str) -> None:
     shown = goondan(*command.split(), "--json").stdout
 
     assert [char for char in shown if not (char.isprintable() or char == "\n")] == []
@@ -54,7 +54,7 @@ def test_hostile_text_in_a_json_document_is_escaped_and_unchanged(hostile: FakeC
 
 
 @pytest.mark.parametrize("command", [f"show {CALL_ID}", "calls", "queues"])
-def test_a_line_end_in_a_name_or_code_forges_no_line(hostile: FakeClient, command: str) -> None:
+def test_newline_in_name_or_code_forges_no_line(hostile: FakeClient, command: str) -> None:
     known = hostile.records[0]
     plain = result("error", error={"code": HOSTILE, "name": "X", "message": "m"})
     ended = {"outcome": "error", "finished_at": 2, "result": serializer.encode(plain.to_wire())}
@@ -77,7 +77,7 @@ def test_a_line_end_in_a_name_or_code_forges_no_line(hostile: FakeClient, comman
     ],
     ids=["text", "styled", "table", "error", "drawn"],
 )
-def test_a_screen_escapes_whatever_it_shows(content: str | Text | Table) -> None:
+def test_screen_escapes_whatever_it_shows(content: str | Text | Table) -> None:
     screen = Screen()
     with screen.capture() as shown:
         screen.print(content)

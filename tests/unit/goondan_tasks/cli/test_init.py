@@ -31,7 +31,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("options", KINDS, ids=" ".join)
-def test_the_new_bundle_is_valid_and_has_a_test(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_new_bundle_is_valid_and_has_test(options: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "a new place"
     made = goondan("init", str(folder), *options)
 
@@ -43,7 +43,7 @@ def test_the_new_bundle_is_valid_and_has_a_test(options: tuple[str, ...], tmp_pa
 
 # the others have the files of --tool, which init also writes without an option, and more
 @pytest.mark.parametrize("options", [("--agent",), ("--model=openai:gpt-5",), ("--mcp",)], ids=" ".join)
-def test_the_test_of_the_new_bundle_passes(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_test_of_new_bundle_passes(options: tuple[str, ...], tmp_path: Path) -> None:
     goondan("init", str(tmp_path / "bundle"), *options)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
@@ -60,7 +60,7 @@ def test_the_test_of_the_new_bundle_passes(options: tuple[str, ...], tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_bundle_has_a_name_and_so_a_workspace_of_its_own(tmp_path: Path) -> None:
+def test_each_bundle_has_own_name_and_workspace(tmp_path: Path) -> None:
     names = []
     for folder, options in (("My Swarm!", ()), ("second", ()), ("third", ("--name", "@me/other"))):
         goondan("init", str(tmp_path / folder), *options)
@@ -71,7 +71,7 @@ def test_each_bundle_has_a_name_and_so_a_workspace_of_its_own(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["", "My Swarm", "-x", "a/b", "x" * 215, "name }\nkind: Tool"])
-def test_a_name_that_is_not_allowed_is_told_and_nothing_is_written(name: str, tmp_path: Path) -> None:
+def test_disallowed_name_is_refused_writing_nothing(name: str, tmp_path: Path) -> None:
     refused = goondan("init", str(tmp_path / "new"), f"--name={name}")
 
     assert refused.exit_code == 2
@@ -79,7 +79,7 @@ def test_a_name_that_is_not_allowed_is_told_and_nothing_is_written(name: str, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_whose_name_makes_none_needs_one(tmp_path: Path) -> None:
+def test_directory_without_usable_name_needs_name_option(tmp_path: Path) -> None:
     refused = goondan("init", str(tmp_path / "…"))
 
     assert refused.exit_code == 2
@@ -87,7 +87,7 @@ def test_a_directory_whose_name_makes_none_needs_one(tmp_path: Path) -> None:
     assert goondan("init", str(tmp_path / "…"), "--name", "dots").exit_code == 0
 
 
-def test_it_says_what_to_type_next(tmp_path: Path) -> None:
+def test_init_prints_next_commands(tmp_path: Path) -> None:
     folder = tmp_path / "a new place"
     made = goondan("init", str(folder))
 
@@ -105,7 +105,7 @@ def test_it_says_what_to_type_next(tmp_path: Path) -> None:
     ]
 
 
-def test_programs_get_the_files_and_the_next_commands(tmp_path: Path) -> None:
+def test_programs_get_files_and_next_commands(tmp_path: Path) -> None:
     document = goondan("init", str(tmp_path / "new"), "--mcp", "--json").document
 
     assert document["bundle"] == str(tmp_path / "new")
@@ -131,7 +131,7 @@ def test_programs_get_the_files_and_the_next_commands(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_agent_thinks_with_the_model_that_is_named(
+def test_agent_thinks_with_model_that_is_named(
     model: str, spec: dict[str, str], key: list[str], tmp_path: Path
 ) -> None:
     made = goondan("init", str(tmp_path / "new"), "--model", model, "--json").document
@@ -147,7 +147,7 @@ def test_an_agent_thinks_with_the_model_that_is_named(
 @pytest.mark.parametrize(
     "model", ["", "gpt-5", "openai:", "http://127.0.0.1:1/v1", "http://127.0.0.1:abc/v1"]
 )
-def test_a_model_that_is_not_named_is_told_and_nothing_is_written(model: str, tmp_path: Path) -> None:
+def test_invalid_model_name_is_refused_writing_nothing(model: str, tmp_path: Path) -> None:
     refused = goondan("init", str(tmp_path / "new"), "--model", model)
 
     assert refused.exit_code == 3
@@ -155,7 +155,7 @@ def test_a_model_that_is_not_named_is_told_and_nothing_is_written(model: str, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_directory_it_is_this_one_which_may_have_other_files(
+def test_init_uses_current_directory_despite_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "README.md").write_text("mine", encoding="utf-8")
@@ -169,7 +169,7 @@ def test_without_a_directory_it_is_this_one_which_may_have_other_files(
 
 
 @pytest.mark.parametrize("name", sorted(KINDS["--agent",]))
-def test_a_file_that_is_there_is_not_overwritten(name: str, tmp_path: Path) -> None:
+def test_file_that_is_there_is_not_overwritten(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine", encoding="utf-8")
 
@@ -181,7 +181,7 @@ def test_a_file_that_is_there_is_not_overwritten(name: str, tmp_path: Path) -> N
     assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
 
 
-def test_a_second_time_nothing_is_written(tmp_path: Path) -> None:
+def test_second_time_nothing_is_written(tmp_path: Path) -> None:
     goondan("init", str(tmp_path))
     (tmp_path / "tools/text.py").write_text("mine", encoding="utf-8")
 
@@ -189,16 +189,14 @@ def test_a_second_time_nothing_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "tools/text.py").read_text(encoding="utf-8") == "mine"
 
 
-def test_two_kinds_at_once_are_a_usage_error(tmp_path: Path) -> None:
+def test_two_kinds_at_once_are_usage_error(tmp_path: Path) -> None:
     refused = goondan("init", str(tmp_path / "new"), "--agent", "--mcp")
 
     assert (refused.exit_code, "choose only one of" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("blocked", ["file", "bundle/.goondan"])
-def test_a_place_that_cannot_be_written_is_an_error_and_nothing_is_half_done(
-    blocked: str, tmp_path: Path
-) -> None:
+def test_unwritable_place_is_error_without_partial_files(blocked: str, tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / blocked).touch()
     place = tmp_path / "file/bundle" if blocked == "file" else tmp_path / "bundle"
@@ -210,7 +208,7 @@ def test_a_place_that_cannot_be_written_is_an_error_and_nothing_is_half_done(
     assert files_in(tmp_path) == {blocked}
 
 
-def test_the_readme_shows_what_is_written_but_for_the_lines_for_editors(tmp_path: Path) -> None:
+def test_readme_shows_written_files_except_editor_lines(tmp_path: Path) -> None:
     goondan("init", str(tmp_path / "hello"), "--agent")
     blocks = {
         name: block.text
@@ -223,7 +221,7 @@ def test_the_readme_shows_what_is_written_but_for_the_lines_for_editors(tmp_path
     assert len(blocks) == 6
 
 
-def test_each_document_names_the_schema_for_editors(tmp_path: Path) -> None:
+def test_each_document_names_schema_for_editors(tmp_path: Path) -> None:
     goondan("init", str(tmp_path), "--agent")
 
     documents = [

@@ -41,25 +41,25 @@ def wait(client: FakeClient, waits: int, timeout: float | None = None) -> str:
     return answer.status
 
 
-def test_a_result_that_is_there_is_returned_without_a_word(
+def test_result_that_is_there_is_returned_without_word(
     client: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert wait(client, 0) == "ok"
     assert capsys.readouterr().err == ""
 
 
-def test_waiting_goes_on_until_the_result_is_there(client: FakeClient) -> None:
+def test_waiting_lasts_until_result_exists(client: FakeClient) -> None:
     assert wait(client, 5) == "ok"
 
 
-def test_waiting_ends_after_the_timeout_and_says_how_long_it_was(client: FakeClient) -> None:
+def test_waiting_ends_after_timeout_and_tells_duration(client: FakeClient) -> None:
     with pytest.raises(WaitTimeout) as ended:
         wait(client, 10**9, timeout=0.05)
 
     assert (ended.value.call_id, ended.value.seconds) == (CALL_ID, 0.05)
 
 
-def test_off_a_terminal_it_is_said_once_that_no_worker_is_there(
+def test_off_terminal_missing_worker_is_reported_once(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(live_output, "PATIENCE_SECONDS", 0)
@@ -73,7 +73,7 @@ def test_off_a_terminal_it_is_said_once_that_no_worker_is_there(
     )
 
 
-def test_no_hint_to_start_a_worker_where_an_orchestrator_runs(
+def test_no_hint_to_start_worker_where_orchestrator_runs(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(live_output, "PATIENCE_SECONDS", 0)
@@ -87,7 +87,7 @@ def test_no_hint_to_start_a_worker_where_an_orchestrator_runs(
     )
 
 
-def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
+def test_off_terminal_nothing_is_reported_while_worker_exists(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(live_output, "PATIENCE_SECONDS", 0)
@@ -97,7 +97,7 @@ def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
     assert capsys.readouterr().err == ""
 
 
-def test_off_a_terminal_it_is_said_once_that_the_call_waits_for_a_limit(
+def test_off_terminal_limit_wait_is_reported_once(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(live_output, "PATIENCE_SECONDS", 0)
@@ -122,7 +122,7 @@ def test_off_a_terminal_it_is_said_once_that_the_call_waits_for_a_limit(
         ),
     ],
 )
-def test_on_a_terminal_it_is_said_where_the_call_stands(
+def test_terminal_shows_state_of_awaited_call(
     standing: dict[str, object], shown: str, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_output, "wall_clock", lambda: NOW + 60_000.0)
@@ -133,7 +133,7 @@ def test_on_a_terminal_it_is_said_where_the_call_stands(
     assert lines == [f"{shown} · 0 s"] * 2
 
 
-def test_on_a_terminal_the_line_is_shown_though_the_first_look_comes_late(
+def test_on_terminal_line_appears_despite_late_first_look(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.figures, shown = {"coder": QUEUE}, list[str]()
@@ -145,7 +145,7 @@ def test_on_a_terminal_the_line_is_shown_though_the_first_look_comes_late(
     assert shown
 
 
-def test_on_a_terminal_a_call_that_tells_its_progress_gets_a_bar(
+def test_on_terminal_call_with_progress_gets_bar(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = Progress(done=3, total=10, message="page\n3", updated_at="2026-02-01T10:00:00.000Z")
@@ -160,9 +160,7 @@ def test_on_a_terminal_a_call_that_tells_its_progress_gets_a_bar(
     assert line.rstrip().endswith("3/10 · page\\n3")
 
 
-def test_on_a_terminal_it_is_said_that_no_worker_is_there(
-    client: FakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_terminal_missing_worker_is_reported(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client.worker_records = []
 
     [line, _] = status_lines(client, monkeypatch)
@@ -170,7 +168,7 @@ def test_on_a_terminal_it_is_said_that_no_worker_is_there(
     assert line.startswith("no worker serves agent 'coder'; start one with: goondan worker --agent coder")
 
 
-def test_of_a_request_to_an_agent_without_an_entry_it_is_said_that_no_producer_has_fetched_it(
+def test_unfetched_request_to_entryless_agent_names_missing_producer(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.records = [request()]
@@ -180,7 +178,7 @@ def test_of_a_request_to_an_agent_without_an_entry_it_is_said_that_no_producer_h
     assert line.startswith("no producer has fetched it yet: coder has no entry")
 
 
-def test_a_request_waits_on_the_queue_of_events(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_waits_on_queue_of_events(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client.records = [request()]
     client.agent_records["coder"] = client.agent_records["coder"].model_copy(update={"has_entry": True})
     client.figures = {"coder": QUEUE}
@@ -231,7 +229,7 @@ def looks(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> Looks:
     return script
 
 
-def test_it_looks_again_until_ctrl_c_which_is_not_a_failure(looks: Looks) -> None:
+def test_watching_continues_until_ctrl_c_without_failure(looks: Looks) -> None:
     seen = looks(1, 2, KeyboardInterrupt())
 
     outcome = goondan("queues", QUICK)
@@ -241,7 +239,7 @@ def test_it_looks_again_until_ctrl_c_which_is_not_a_failure(looks: Looks) -> Non
     assert (heading.split()[0], first.split()[2], between, second.split()[2]) == ("agent", "1", "", "2")
 
 
-def test_programs_get_a_document_on_each_line(looks: Looks) -> None:
+def test_programs_get_document_on_each_line(looks: Looks) -> None:
     looks(1, 2, KeyboardInterrupt())
 
     lines = goondan("queues", QUICK, "--json").stdout.splitlines()
@@ -249,7 +247,7 @@ def test_programs_get_a_document_on_each_line(looks: Looks) -> None:
     assert [json.loads(line)[0]["backlog"] for line in lines] == [1, 2]
 
 
-def test_an_outage_is_told_and_outlived(looks: Looks) -> None:
+def test_outage_is_reported_and_watching_continues(looks: Looks) -> None:
     away = BrokerUnreachableError("Redis is away.")
     looks(1, away, 2, KeyboardInterrupt())
 
@@ -264,15 +262,13 @@ def test_an_outage_is_told_and_outlived(looks: Looks) -> None:
     assert (first[0]["backlog"], second[0]["backlog"]) == (1, 2)
 
 
-def test_a_broker_that_was_never_there_is_a_failure(looks: Looks) -> None:
+def test_broker_that_was_never_there_is_failure(looks: Looks) -> None:
     seen = looks(BrokerUnreachableError("Redis is away."))
 
     assert (goondan("queues", QUICK).exit_code, len(seen)) == (5, 1)
 
 
-def test_a_terminal_shows_the_newest_answer_and_what_is_wrong_above_it(
-    looks: Looks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminal_shows_fault_above_newest_answer(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     looks(1, BrokerUnreachableError("Redis is away."), KeyboardInterrupt())
@@ -317,7 +313,7 @@ def test_calls_and_agents_can_be_watched(
 @pytest.mark.parametrize(
     "words", [("0",), ("-1",), ("nan",), ("inf",), ("0.01",), ("1e9",), ("2d",), ("soon",), ("1", "2")]
 )
-def test_an_interval_that_makes_no_sense_is_a_usage_error(words: tuple[str, ...], looks: Looks) -> None:
+def test_interval_that_makes_no_sense_is_usage_error(words: tuple[str, ...], looks: Looks) -> None:
     seen = looks()
 
     outcome = goondan("queues", "--watch", *words)

@@ -41,7 +41,7 @@ def view(client: FakeClient) -> TurnView:
 @pytest.mark.parametrize(
     "args", [{"path": "notes.md", "content": "x" * 500}, {"내용": "가" * 500}, {"path": "a", "number": 1}]
 )
-def test_a_tool_call_takes_one_row_with_its_duration(
+def test_tool_call_takes_one_row_with_its_duration(
     args: dict[str, Any], client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = a_terminal(monkeypatch)
@@ -57,9 +57,7 @@ def test_a_tool_call_takes_one_row_with_its_duration(
     assert cell_len(row) <= 80
 
 
-def test_a_line_that_is_shown_again_erases_nothing_above_it(
-    client: FakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redrawn_line_erases_nothing_above(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
     line = WaitingLine(client, "coder")  # type: ignore[arg-type]
     line.write(Text("a row and a half " * 7))
@@ -85,7 +83,7 @@ def test_a_line_that_is_shown_again_erases_nothing_above_it(
         ("12", "12", True),
     ],
 )
-def test_an_answer_that_was_said_is_not_written_twice(
+def test_answer_that_was_said_is_not_written_twice(
     said: str, answer: Any, is_shown: bool, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_terminal(monkeypatch)
@@ -94,7 +92,7 @@ def test_an_answer_that_was_said_is_not_written_twice(
     assert shown.has_shown(answer) is is_shown
 
 
-def test_output_of_a_tool_is_shown_as_it_comes(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_tool_is_shown_as_it_comes(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
     shown = view(client)
     ids: dict[str, Any] = {"tool_call_id": "call_1", "call_id": "c-1", "tool": "build__all"}

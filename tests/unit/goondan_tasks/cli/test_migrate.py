@@ -41,7 +41,7 @@ def older(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_whole_bundle_is_printed_as_one_file_and_nothing_is_written(older: Path, tmp_path: Path) -> None:
+def test_migration_prints_one_file_and_writes_nothing(older: Path, tmp_path: Path) -> None:
     shown = goondan("migrate", str(older))
 
     assert (shown.exit_code, (older / "tools.yaml").read_text(encoding="utf-8")) == (0, TOOL)
@@ -53,7 +53,7 @@ def test_the_whole_bundle_is_printed_as_one_file_and_nothing_is_written(older: P
     assert inspect_bundle(older)[1] == []
 
 
-def test_what_changes_is_written_in_place(older: Path) -> None:
+def test_changed_files_are_written_in_place(older: Path) -> None:
     written = goondan("migrate", str(older), "--write")
 
     assert (written.exit_code, written.stdout) == (0, "")
@@ -64,7 +64,7 @@ def test_what_changes_is_written_in_place(older: Path) -> None:
     assert "0 of 2 files written" in goondan("migrate", str(older), "--write").stderr
 
 
-def test_a_program_gets_one_document(older: Path) -> None:
+def test_program_gets_one_document(older: Path) -> None:
     asked = goondan("migrate", str(older / "tools.yaml"), "--json")
 
     assert asked.document["files"] == [{"file": str(older / "tools.yaml"), "changed": True, "text": MIGRATED}]
@@ -72,7 +72,7 @@ def test_a_program_gets_one_document(older: Path) -> None:
     assert [finding["path"] for finding in asked.document["findings"]] == ["spec.exports[0].name"]
 
 
-def test_what_stays_ends_with_three_and_the_rest_is_written(older: Path) -> None:
+def test_unmigrated_part_exits_with_3_writing_others(older: Path) -> None:
     auth = TOOL.replace("runtime:", "auth: { oauthAppRef: OAuthApp/a }\n  runtime:")
     old_model = MODEL.replace("goondan.ai/v1", "agents.example.io/v1alpha1")
     (older / "tools.yaml").write_text(f"{auth}---\n{old_model.replace('gpt', 'other')}", encoding="utf-8")
@@ -92,7 +92,7 @@ def two_older(older: Path) -> Path:
     return older
 
 
-def test_nothing_is_written_if_a_file_cannot_be_prepared(
+def test_migration_writes_no_file_if_preparing_any_fails(
     two_older: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = texts(two_older)
@@ -110,7 +110,7 @@ def test_nothing_is_written_if_a_file_cannot_be_prepared(
     assert texts(two_older) == before
 
 
-def test_what_was_written_is_taken_back_if_a_later_file_cannot_be(
+def test_written_files_are_restored_after_failed_write(
     two_older: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = texts(two_older)
@@ -123,9 +123,7 @@ def test_what_was_written_is_taken_back_if_a_later_file_cannot_be(
     assert texts(two_older) == before
 
 
-def test_an_old_text_that_cannot_be_put_back_is_kept_and_told(
-    two_older: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unrestorable_old_text_is_kept_and_reported(two_older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = texts(two_older)
     first = two_older / "goondan.yaml"
     refuse_to_replace(monkeypatch, [two_older / "tools.yaml"], once=first)
@@ -138,7 +136,7 @@ def test_an_old_text_that_cannot_be_put_back_is_kept_and_told(
     assert kept.name in "".join(failed.stderr.split())
 
 
-def test_a_file_that_its_owner_made_read_only_is_not_replaced(two_older: Path) -> None:
+def test_read_only_file_is_not_replaced(two_older: Path) -> None:
     before = texts(two_older)
     (two_older / "tools.yaml").chmod(0o444)
 
@@ -149,7 +147,7 @@ def test_a_file_that_its_owner_made_read_only_is_not_replaced(two_older: Path) -
     assert texts(two_older) == before
 
 
-def test_a_byte_order_mark_stays(older: Path) -> None:
+def test_byte_order_mark_stays(older: Path) -> None:
     (older / "tools.yaml").write_bytes(b"\xef\xbb\xbf" + TOOL.encode())
 
     assert goondan("migrate", str(older), "--write").exit_code == 0
@@ -179,7 +177,7 @@ def refuse_to_replace(
 
 
 @pytest.mark.parametrize("text", ["a: [", "", "- a\n"])
-def test_what_is_not_a_bundle_ends_with_three(tmp_path: Path, text: str) -> None:
+def test_invalid_or_missing_bundle_gives_exit_code_three(tmp_path: Path, text: str) -> None:
     (tmp_path / "goondan.yaml").write_text(text, encoding="utf-8")
 
     assert goondan("migrate", str(tmp_path)).exit_code == 3
@@ -209,7 +207,7 @@ def data(text: str) -> list[Any]:
 
 
 @given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4))
-def test_the_one_text_says_what_its_parts_say(texts: list[str]) -> None:
+def test_joined_text_has_data_of_all_parts(texts: list[str]) -> None:
     joined = one_text({Path(f"{number}.yaml"): text for number, text in enumerate(texts)})
 
     assert data(joined) == [one for text in texts for one in data(text)]
@@ -217,5 +215,5 @@ def test_the_one_text_says_what_its_parts_say(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb: 1\n.yaml", "a\x00.yaml", "a\u2028b: 1"])
-def test_the_name_of_a_file_is_nothing_but_a_comment(name: str) -> None:
+def test_name_of_file_is_nothing_but_comment(name: str) -> None:
     assert data(one_text({Path(name): "a: 1\n", Path("b.yaml"): "b: 2\n"})) == [{"a": 1}, {"b": 2}]

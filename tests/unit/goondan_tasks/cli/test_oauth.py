@@ -52,7 +52,7 @@ def test_grants_and_sessions_are_listed_without_their_secrets() -> None:
 
 @pytest.mark.usefixtures("root")
 @pytest.mark.parametrize(("what", "left_out"), [("grants", "name"), ("sessions", "requestedScopes")])
-def test_on_a_narrow_terminal_what_has_no_room_is_left_out(
+def test_narrow_terminal_leaves_out_columns_without_room(
     what: str, left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store().replace_grant(grant(), generation=0)
@@ -68,7 +68,7 @@ def test_on_a_narrow_terminal_what_has_no_room_is_left_out(
     assert (opened.id in narrow) == (what == "sessions")
 
 
-def test_the_apps_of_a_bundle_are_listed_without_their_client(root: Path) -> None:
+def test_apps_of_bundle_are_listed_without_their_client(root: Path) -> None:
     outcome = goondan("oauth", "apps", "--json", "--bundle", str(write(root, {"goondan.yaml": APP_TEXT})))
 
     (app,) = outcome.document
@@ -76,19 +76,19 @@ def test_the_apps_of_a_bundle_are_listed_without_their_client(root: Path) -> Non
     assert "our-id" not in outcome.stdout
 
 
-def test_a_login_without_an_app_says_which_there_are(root: Path) -> None:
+def test_login_without_app_says_which_there_are(root: Path) -> None:
     bundle = str(write(root, {"goondan.yaml": APP_TEXT}))
 
     assert f"The bundle's apps: {APP}." in goondan("oauth", "login", "--bundle", bundle).stderr
     assert "--bundle PATH" in goondan("oauth", "login").stderr
 
 
-def test_without_a_bundle_there_are_no_apps() -> None:
+def test_without_bundle_there_are_no_apps() -> None:
     assert goondan("oauth", "apps").exit_code == 3
 
 
 @pytest.mark.usefixtures("root")
-def test_a_grant_is_revoked_once_it_is_there() -> None:
+def test_grant_is_revoked_only_if_it_exists() -> None:
     arguments = ["oauth", "revoke", APP, "--subject", SUBJECT, "--json"]
     missing = goondan(*arguments)
     store().replace_grant(grant(), generation=0)
@@ -102,9 +102,7 @@ def test_a_grant_is_revoked_once_it_is_there() -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_a_grant_is_revoked_though_the_bundle_is_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grant_is_revoked_though_bundle_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "goondan.yaml").write_text("kind: Aget\n", encoding="utf-8")
     monkeypatch.setenv("GOONDAN_BUNDLE", str(tmp_path))
     store().replace_grant(grant(), generation=0)
@@ -116,7 +114,7 @@ def test_a_grant_is_revoked_though_the_bundle_is_broken(
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_a_grant_that_cannot_be_read_is_removed(
+def test_grant_that_cannot_be_read_is_removed(
     root: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
 ) -> None:
     store().replace_grant(grant(), generation=0)
@@ -131,20 +129,20 @@ def test_a_grant_that_cannot_be_read_is_removed(
 
 @pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("which", [[], [APP], ["--subject", SUBJECT], ["sha256"]])
-def test_what_is_to_be_revoked_must_be_said(which: list[str]) -> None:
+def test_revoke_needs_app_and_subject(which: list[str]) -> None:
     assert goondan("oauth", "revoke", *which).exit_code == 2
 
 
 @pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("name", ["sha256:../../keys", "sha256:00"])
-def test_only_a_grant_is_removed(name: str) -> None:
+def test_only_grant_is_removed(name: str) -> None:
     outcome = goondan("oauth", "revoke", name, "--json")
 
     assert outcome.document["error"]["code"] == "grant_not_found"
 
 
 @pytest.mark.usefixtures("root")
-def test_a_session_is_removed_by_its_name_whatever_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_is_removed_by_name_whatever_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = store().open_session(session(now=wall_clock()))
     monkeypatch.setenv("GOONDAN_OAUTH_KEY", OTHER_KEY)
 
@@ -156,7 +154,7 @@ def test_a_session_is_removed_by_its_name_whatever_its_key(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("place", ["a-file", "a-file/root", "/proc/no-such-place"])
 @pytest.mark.parametrize("key", [KEY, ""])
-def test_a_state_root_that_cannot_be_used_is_told_in_words(
+def test_unusable_state_root_is_reported_in_words(
     root: Path, monkeypatch: pytest.MonkeyPatch, place: str, key: str
 ) -> None:
     (root / "a-file").touch()
@@ -170,7 +168,7 @@ def test_a_state_root_that_cannot_be_used_is_told_in_words(
     assert "cannot be used" in error["message"] and "GOONDAN_STATE_ROOT" in error["suggestion"]
 
 
-def test_a_damaged_grant_is_listed_beside_the_others(root: Path) -> None:
+def test_damaged_grant_is_listed_beside_others(root: Path) -> None:
     store().replace_grant(grant(), generation=0)
     store().replace_grant(grant(subject="U2"), generation=0)
     record = root / "root" / "oauth" / "grants" / f"{grant().name.removeprefix('sha256:')}.json"
@@ -186,7 +184,7 @@ def test_a_damaged_grant_is_listed_beside_the_others(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_a_rotation_encrypts_with_the_first_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotation_encrypts_with_first_key(monkeypatch: pytest.MonkeyPatch) -> None:
     store().replace_grant(grant(), generation=0)
     monkeypatch.setenv("GOONDAN_OAUTH_KEY", f"{OTHER_KEY},{KEY}")
     assert goondan("oauth", "rotate-key", "--json").document["encryptedAgain"] == 1
@@ -197,7 +195,7 @@ def test_a_rotation_encrypts_with_the_first_key(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("root")
-def test_a_rotation_without_a_key_in_the_settings_makes_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotation_without_configured_key_makes_new_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOONDAN_OAUTH_KEY")
     store().replace_grant(grant(), generation=0)
 
@@ -211,7 +209,7 @@ def test_a_rotation_without_a_key_in_the_settings_makes_a_new_one(monkeypatch: p
 
 
 @pytest.mark.usefixtures("root")
-def test_a_store_that_cannot_be_read_is_told_with_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_store_is_reported_with_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     store().open_session(session(now=wall_clock()))
     monkeypatch.setenv("GOONDAN_OAUTH_KEY", OTHER_KEY)
 
@@ -236,7 +234,7 @@ spec: { entryAgent: Agent/planner, agents: [Agent/planner] }
 """
 
 
-def test_an_agent_is_woken_in_the_swarm_that_its_workers_ask_in(tmp_path: Path) -> None:
+def test_agent_is_woken_in_its_workers_swarm(tmp_path: Path) -> None:
     bundle = load_bundle(write(tmp_path, {"goondan.yaml": BUNDLE}))
 
     resume = resume_of(bundle, None, "planner", "thread-1")

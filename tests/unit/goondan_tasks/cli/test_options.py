@@ -25,7 +25,7 @@ def test_text_is_read_as_it_stands(text: str, value: object) -> None:
     assert parse_json(text) == value
 
 
-def test_a_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
+def test_file_may_begin_with_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "args.json"
     for start in (b"", b"\xef\xbb\xbf"):
         file.write_bytes(start + b'{"a": 1}')
@@ -33,7 +33,7 @@ def test_a_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> Non
         assert parse_json(f"@{file}") == {"a": 1}
 
 
-def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a": 1}'), encoding="utf-8"))
 
     assert parse_json("-") == {"a": 1}
@@ -57,19 +57,19 @@ def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
         ("@", "cannot be read"),
     ],
 )
-def test_what_is_not_json_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_invalid_json_is_refused_with_reason(text: str, reason: str) -> None:
     with pytest.raises(typer.BadParameter, match=reason):
         parse_json(text)
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
 
     with pytest.raises(typer.BadParameter, match="is not UTF-8 text"):
         parse_json(f"@{tmp_path / 'binary'}")
 
 
-def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "MAX_BYTES", 1024)
 
     with pytest.raises(typer.BadParameter, match="'/dev/zero' is larger than"):
@@ -77,7 +77,7 @@ def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("stdin", [None, io.TextIOWrapper(io.BytesIO(), encoding="utf-8")])
-def test_a_closed_stdin_is_refused(stdin: io.TextIOWrapper | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_stdin_is_refused(stdin: io.TextIOWrapper | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if stdin is not None:
         stdin.close()
     monkeypatch.setattr(sys, "stdin", stdin)
@@ -94,7 +94,7 @@ def test_seconds_are_numbers_from_zero_on(text: str | float, value: float) -> No
 @pytest.mark.parametrize(
     ("text", "value"), [("90s", 90), ("15m", 900), ("12h", 43_200), ("7d", 604_800), ("0.5d", 43_200)]
 )
-def test_a_time_may_have_a_unit(text: str, value: float) -> None:
+def test_time_may_have_unit(text: str, value: float) -> None:
     assert parse_seconds(text) == value
 
 
@@ -107,7 +107,7 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "0s", 0.0])
-def test_who_must_wait_cannot_wait_for_no_time_at_all(text: str | float) -> None:
+def test_required_wait_of_zero_seconds_is_refused(text: str | float) -> None:
     with pytest.raises(typer.BadParameter, match="above 0"):
         parse_positive_seconds(text)
 

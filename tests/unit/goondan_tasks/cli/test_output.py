@@ -42,7 +42,7 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[object]], **options: An
     Output().write(listing(rows, cells, **options))
 
 
-def test_an_empty_list_is_a_note_for_people_and_empty_for_programs(
+def test_empty_list_is_noted_only_for_people(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     answer = listing([], {"name": str}, none="There are none.")
@@ -53,7 +53,7 @@ def test_an_empty_list_is_a_note_for_people_and_empty_for_programs(
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-def test_a_document_survives_every_encoding_of_stdout(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_survives_every_encoding_of_stdout(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     stdout = io.TextIOWrapper(written, encoding=encoding, errors="backslashreplace")
     monkeypatch.setattr(sys, "stdout", stdout)
@@ -63,7 +63,7 @@ def test_a_document_survives_every_encoding_of_stdout(encoding: str, monkeypatch
     assert json.loads(written.getvalue().decode(encoding)) == STRANGE
 
 
-def test_a_table_shows_every_cell_whole_and_ends_without_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_shows_cells_whole_without_trailing_blanks(capsys: pytest.CaptureFixture[str]) -> None:
     show(("name", "calls", "note"), [("coder", 12, "x" * 300), ("a", 3, None)])
 
     assert capsys.readouterr().out.splitlines() == [
@@ -73,13 +73,13 @@ def test_a_table_shows_every_cell_whole_and_ends_without_blanks(capsys: pytest.C
     ]
 
 
-def test_a_column_that_holds_more_than_numbers_stands_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_column_with_non_numbers_is_left_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     show(("field", "value"), [("id", "0b7c7a1e"), ("attempt", 2), ("cancelled", False)])
 
     assert capsys.readouterr().out.splitlines()[2:] == ["attempt    2", "cancelled  False"]
 
 
-def test_cells_and_lines_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cells_and_lines_cannot_steer_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show(("name",), [("\x1b[2J[bold]",)])
     Output().print("\x1b[2J[bold]")
     Output().note("\x1b[2J[bold]")
@@ -90,7 +90,7 @@ def test_cells_and_lines_cannot_steer_the_terminal(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(("columns", "cells"), [(119, ["x", "z"]), (120, ["x", "y", "z"])])
-def test_a_spare_column_is_left_out_where_there_is_little_room(
+def test_spare_column_needs_enough_room(
     columns: int, cells: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -102,9 +102,7 @@ def test_a_spare_column_is_left_out_where_there_is_little_room(
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_on_a_narrow_terminal_one_column_stays_whole_and_the_others_fold(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_narrow_terminal_folds_all_columns_but_one(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setattr(sys, "stdout", stdout := io.StringIO())
@@ -120,9 +118,7 @@ def test_on_a_narrow_terminal_one_column_stays_whole_and_the_others_fold(
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_stream_is_exact_and_on_a_terminal_harmless(
-    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stream_is_exact_and_on_terminal_harmless(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     stdout = io.TextIOWrapper(written, encoding="utf-8")
     monkeypatch.setattr(stdout, "isatty", lambda: is_terminal)
@@ -146,12 +142,12 @@ def test_a_stream_is_exact_and_on_a_terminal_harmless(
         ("\ud800", "\\ud800"),
     ],
 )
-def test_what_steers_a_terminal_is_written_as_an_escape(text: str, shown: str) -> None:
+def test_terminal_control_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
 @given(st.text(st.characters()))
-def test_what_is_shown_can_always_be_encoded_and_has_no_control_characters(text: str) -> None:
+def test_shown_text_is_encodable_without_control_characters(text: str) -> None:
     shown = printable(text)
 
     shown.encode("utf-8")
@@ -173,7 +169,7 @@ def test_what_is_shown_can_always_be_encoded_and_has_no_control_characters(text:
         ("E_GOONDAN", 1),
     ],
 )
-def test_an_error_code_has_its_exit_code(error_code: str, exit_code: int) -> None:
+def test_error_code_has_its_exit_code(error_code: str, exit_code: int) -> None:
     assert exit_code_of(error_code) == exit_code
 
 
@@ -186,7 +182,7 @@ def failing(error: Exception) -> Command:
     return reported(command)
 
 
-def test_a_failure_has_code_message_suggestion_and_a_page() -> None:
+def test_failure_has_code_message_suggestion_and_page() -> None:
     assert describe_failure(BrokerUnreachableError("Redis is away.")) == {
         "code": "E_BROKER_UNREACHABLE",
         "message": "Redis is away.",
@@ -195,13 +191,13 @@ def test_a_failure_has_code_message_suggestion_and_a_page() -> None:
     }
 
 
-def test_the_page_is_below_the_configured_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_is_below_configured_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_HELP_URL", "https://help.example/")
 
     assert describe_failure(CallNotFoundError())["helpUrl"] == "https://help.example/E_CALL_NOT_FOUND"
 
 
-def test_a_wrong_setting_is_told_even_though_no_setting_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_setting_is_reported_without_readable_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_LEASE_SECONDS", "soon")
 
     failure = describe_failure(SettingsError("GOONDAN_LEASE_SECONDS: no number"))
@@ -210,12 +206,12 @@ def test_a_wrong_setting_is_told_even_though_no_setting_can_be_read(monkeypatch:
     assert failure["helpUrl"] == "https://docs.goondan.ai/errors/E_CONFIG_SCHEMA_INVALID"
 
 
-def test_an_error_without_a_page_of_its_own_names_none() -> None:
+def test_error_without_page_of_its_own_names_none() -> None:
     for error in (GoondanError("no"), PortInUse(5), HandoffError("no", code="ENOENT")):
         assert "helpUrl" not in describe_failure(error)
 
 
-def test_a_timeout_names_the_call() -> None:
+def test_timeout_names_call() -> None:
     failure = describe_failure(WaitTimeout("the-id", 3))
 
     assert (failure["code"], failure["callId"]) == ("E_WAIT_TIMEOUT", "the-id")
@@ -234,14 +230,14 @@ def test_a_timeout_names_the_call() -> None:
         (GoondanError(), 1),
     ],
 )
-def test_a_failure_ends_the_command_with_its_exit_code(error: Exception, exit_code: int) -> None:
+def test_failure_ends_command_with_its_exit_code(error: Exception, exit_code: int) -> None:
     with pytest.raises(typer.Exit) as ended:
         failing(error)()
 
     assert ended.value.exit_code == exit_code
 
 
-def test_people_are_told_on_stderr_and_programs_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_read_failures_on_stderr_programs_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for as_json in (False, True):
         with pytest.raises(typer.Exit):
@@ -254,6 +250,6 @@ def test_people_are_told_on_stderr_and_programs_on_stdout(capsys: pytest.Capture
     assert json.loads(for_programs.out) == {"error": describe_failure(CallNotFoundError("No call \x1b[2J."))}
 
 
-def test_a_defect_is_not_hidden() -> None:
+def test_defect_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
         failing(ZeroDivisionError())()

@@ -9,14 +9,14 @@ LOOPS = Pause(agent="coder", reason="loops", by="ann")
 TOOL = Pause(agent="coder", tool="bash__exec")
 
 
-def test_a_pause_names_its_reason_its_author_and_its_end(client: FakeClient) -> None:
+def test_pause_names_its_reason_author_and_end(client: FakeClient) -> None:
     done = goondan("pause", "coder", "--reason", "loops", "--by", "ann")
 
     assert done.stdout == "coder is paused by ann: loops; to end it: goondan resume coder\n"
     assert client.pauses == [LOOPS]
 
 
-def test_a_resumed_agent_whose_tool_stays_paused_says_so(client: FakeClient) -> None:
+def test_resumed_agent_reports_tool_still_paused(client: FakeClient) -> None:
     client.pauses = [LOOPS, TOOL]
 
     done = goondan("resume", "coder")
@@ -27,11 +27,11 @@ def test_a_resumed_agent_whose_tool_stays_paused_says_so(client: FakeClient) -> 
     assert goondan("resume", "coder", "bash__exec", "--json").document["wasPaused"] is True
 
 
-def test_an_unknown_agent_is_an_error_of_its_own(client: FakeClient) -> None:
+def test_unknown_agent_is_error_of_its_own(client: FakeClient) -> None:
     assert goondan("pause", "nobody", "--json").document["error"]["code"] == "E_AGENT_NOT_FOUND"
 
 
-def test_queues_and_agents_show_what_is_paused(client: FakeClient) -> None:
+def test_queues_and_agents_show_pauses(client: FakeClient) -> None:
     row = queue_status("coder", backlog=3, paused=(LOOPS, TOOL))
     client.queue_rows, client.figures = [row, queue_status("planner")], {"coder": row}
 

@@ -41,7 +41,7 @@ def test_help_lists_every_command_with_its_summary_uncut() -> None:
         assert f"  {name:<{width}}  {summary}\n" in shown.stdout
 
 
-def test_the_help_lists_commands_by_sections_and_a_group_once() -> None:
+def test_help_lists_commands_by_sections_and_group_once() -> None:
     shown = goondan("--help").stdout
 
     sections = {
@@ -67,9 +67,7 @@ def test_the_help_lists_commands_by_sections_and_a_group_once() -> None:
         (("serve", "ag-ui", "api"), "serve --door ag-ui --door api"),
     ],
 )
-def test_an_agent_or_door_as_an_argument_is_answered_with_the_option(
-    words: tuple[str, ...], hint: str
-) -> None:
+def test_agent_or_door_argument_gets_option_hint(words: tuple[str, ...], hint: str) -> None:
     refused = goondan(*words)
 
     assert refused.exit_code == 2
@@ -77,12 +75,12 @@ def test_an_agent_or_door_as_an_argument_is_answered_with_the_option(
 
 
 @pytest.mark.parametrize("words", [("worker", "a/b"), ("changeset", "list", "coder")])
-def test_what_is_no_agent_or_has_no_such_option_gets_no_hint(words: tuple[str, ...]) -> None:
+def test_non_agent_or_optionless_command_has_no_hint(words: tuple[str, ...]) -> None:
     assert "--agent" not in goondan(*words).stderr
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_help_of_a_group_lists_its_commands(group: str) -> None:
+def test_help_of_group_lists_its_commands(group: str) -> None:
     shown = goondan(group, "--help")
 
     assert shown.exit_code == 0
@@ -92,7 +90,7 @@ def test_help_of_a_group_lists_its_commands(group: str) -> None:
             assert place.summary in shown.stdout
 
 
-def test_an_option_of_another_command_of_the_group_is_refused() -> None:
+def test_option_of_another_command_of_group_is_refused() -> None:
     refused = goondan("oauth", "grants", "--port", "3")
 
     assert refused.exit_code == 2
@@ -117,9 +115,7 @@ def test_an_option_of_another_command_of_the_group_is_refused() -> None:
         (("changeset", "activate", "--no-wait", "--timeout", "5"), "does not go with --no-wait"),
     ],
 )
-def test_options_that_would_have_no_effect_together_are_refused(
-    arguments: tuple[str, ...], said: str
-) -> None:
+def test_options_without_effect_together_are_refused(arguments: tuple[str, ...], said: str) -> None:
     refused = goondan(*arguments)
 
     assert refused.exit_code == 2
@@ -136,15 +132,13 @@ def test_options_that_would_have_no_effect_together_are_refused(
         ("instances", "--agent", "coder", "--json"),
     ],
 )
-def test_options_may_stand_before_the_command_of_a_group(
-    arguments: tuple[str, ...], client: FakeClient
-) -> None:
+def test_options_may_stand_before_command_of_group(arguments: tuple[str, ...], client: FakeClient) -> None:
     client.records = []
 
     assert goondan(*arguments).document == []
 
 
-def test_completion_can_be_installed_and_knows_the_commands_of_groups(
+def test_completion_is_installable_and_knows_group_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "--install-completion" in goondan("--help").stdout
@@ -181,14 +175,14 @@ def test_every_command_has_help_and_takes_json(name: str) -> None:
     assert "--json" in shown.stdout
 
 
-def test_the_package_runs_as_a_program() -> None:
+def test_package_runs_as_program() -> None:
     command = [sys.executable, "-m", "goondan_tasks", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout.startswith("goondan ")
 
 
-def test_ctrl_c_while_the_program_is_imported_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_import_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
@@ -200,14 +194,14 @@ def test_ctrl_c_while_the_program_is_imported_prints_no_traceback(monkeypatch: p
     assert ended.value.code == 130
 
 
-def test_an_unknown_command_is_answered_with_the_one_that_was_meant() -> None:
+def test_unknown_command_suggests_intended_command() -> None:
     refused = goondan("valdate")
 
     assert refused.exit_code == 2
     assert "Did you mean 'validate'?" in refused.stderr
 
 
-def test_without_a_command_the_help_is_shown_and_the_usage_is_wrong() -> None:
+def test_missing_command_shows_help_as_usage_error() -> None:
     refused = goondan()
 
     assert refused.exit_code == 2
@@ -223,7 +217,7 @@ def test_without_a_command_the_help_is_shown_and_the_usage_is_wrong() -> None:
         ["call", "a", "b", "{", "--json"],
     ],
 )
-def test_a_usage_error_is_one_json_document_with_json(
+def test_usage_error_is_one_json_document_with_json(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["goondan", *arguments])
@@ -260,11 +254,11 @@ ARGUMENT = SimpleNamespace(param_type_name="argument", opts=["key"], metavar="[K
         ("", ""),
     ],
 )
-def test_an_option_has_the_value_behind_it_or_an_empty_one(given: str, read: str) -> None:
+def test_option_takes_following_value_or_empty_value(given: str, read: str) -> None:
     assert with_values(given.split(), [WATCH, AGENT]) == read.split()
 
 
-def test_an_argument_is_not_a_value() -> None:
+def test_argument_is_not_value() -> None:
     assert with_values(["--watch", "order-7"], [WATCH, ARGUMENT]) == ["--watch=", "order-7"]
     assert with_values(["order-7", "--watch=5"], [WATCH, ARGUMENT]) == ["order-7", "--watch=5"]
 
@@ -283,7 +277,7 @@ def test_an_argument_is_not_a_value() -> None:
         (("calls", "--limit", "5000"), "must be at most 1000, not '5000'."),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_what_can(arguments: tuple[str, ...], said: str) -> None:
+def test_impossible_value_is_refused_naming_possible_ones(arguments: tuple[str, ...], said: str) -> None:
     done = goondan(*arguments)
 
     assert done.exit_code == 2

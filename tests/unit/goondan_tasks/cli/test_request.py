@@ -10,7 +10,7 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
 FAILED = {"code": "E_API", "name": "ApiError", "message": "too fast"}
 
 
-def test_an_answer_is_printed_and_its_id_beside_it(client: FakeClient) -> None:
+def test_answer_is_printed_and_id_goes_to_stderr(client: FakeClient) -> None:
     client.answer = result(output={"words": 2})
 
     done = goondan("request", "coder", "x")
@@ -20,7 +20,7 @@ def test_an_answer_is_printed_and_its_id_beside_it(client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize("command", ["request", "send"])
-def test_the_turns_auth_and_origin_are_handed_on(client: FakeClient, command: str, tmp_path: Path) -> None:
+def test_turns_auth_and_origin_are_handed_on(client: FakeClient, command: str, tmp_path: Path) -> None:
     origin = tmp_path / "origin.json"
     origin.write_text('{"channel": "c"}')
 
@@ -31,7 +31,7 @@ def test_the_turns_auth_and_origin_are_handed_on(client: FakeClient, command: st
     assert submitted["origin"] == {"channel": "c"}
 
 
-def test_the_schema_of_the_answer_is_read_from_a_file(client: FakeClient, tmp_path: Path) -> None:
+def test_schema_of_answer_is_read_from_file(client: FakeClient, tmp_path: Path) -> None:
     schema = tmp_path / "answer.json"
     schema.write_text('{"type": "array"}')
 
@@ -42,7 +42,7 @@ def test_the_schema_of_the_answer_is_read_from_a_file(client: FakeClient, tmp_pa
     assert goondan("request", "coder", "x", "--schema", "[]").exit_code == 2
 
 
-def test_a_request_that_failed_says_by_which_id_its_trace_is_found(client: FakeClient) -> None:
+def test_failed_request_names_id_of_its_trace(client: FakeClient) -> None:
     client.answer = result("error", error=FAILED)
 
     done = goondan("request", "coder", "x")
@@ -52,14 +52,14 @@ def test_a_request_that_failed_says_by_which_id_its_trace_is_found(client: FakeC
     assert done.stderr.endswith("See it with: goondan trace c-1\n")
 
 
-def test_an_exception_without_a_code_is_told_with_its_class(client: FakeClient) -> None:
+def test_exception_without_code_is_shown_with_its_class(client: FakeClient) -> None:
     client.answer = result("error", error={"code": "E_AGENT_FAILED", "name": "KeyError", "message": "'text'"})
 
     assert goondan("request", "coder", "x").stderr.startswith("E_AGENT_FAILED: KeyError: 'text'\n")
     assert goondan("request", "coder", "x", "--json").document["error"]["message"] == "'text'"
 
 
-def test_a_request_that_was_not_answered_in_time_says_so_too(client: FakeClient) -> None:
+def test_request_unanswered_in_time_names_its_trace(client: FakeClient) -> None:
     client.answer = None
 
     done = goondan("request", "coder", "x", "--timeout", "0.05")
@@ -72,9 +72,7 @@ def test_a_request_that_was_not_answered_in_time_says_so_too(client: FakeClient)
     ("answer", "code", "exit_code"),
     [(result("error", error=FAILED), "E_API", 1), (None, "E_HANDOFF_TIMEOUT", 4)],
 )
-def test_programs_get_the_id_with_the_error(
-    client: FakeClient, answer: object, code: str, exit_code: int
-) -> None:
+def test_programs_get_id_with_error(client: FakeClient, answer: object, code: str, exit_code: int) -> None:
     client.answer = answer  # type: ignore[assignment]
 
     done = goondan("request", "coder", "x", "--timeout", "0.05", "--json")
@@ -83,13 +81,13 @@ def test_programs_get_the_id_with_the_error(
     assert (done.document["error"]["code"], done.document["error"]["correlationId"]) == (code, "c-1")
 
 
-def test_the_advice_is_for_a_shell(client: FakeClient) -> None:
+def test_advice_is_for_shell(client: FakeClient) -> None:
     client.answer = None
 
     assert "ask with --async." in goondan("request", "coder", "x", "--timeout", "0.05").stderr
 
 
-def test_a_request_that_waits_no_time_is_a_usage_error(client: FakeClient) -> None:
+def test_request_that_waits_no_time_is_usage_error(client: FakeClient) -> None:
     assert goondan("request", "coder", "x", "--timeout", "0").exit_code == 2
 
 
@@ -105,7 +103,7 @@ def test_a_request_that_waits_no_time_is_a_usage_error(client: FakeClient) -> No
         ("oauth", "login", "slack", "--subject", "s", "--instance"),
     ],
 )
-def test_empty_name_is_a_usage_error(client: FakeClient, command: tuple[str, ...]) -> None:
+def test_empty_name_is_usage_error(client: FakeClient, command: tuple[str, ...]) -> None:
     done = goondan(*command, "")
 
     assert (done.exit_code, client.submitted) == (2, [])
@@ -113,7 +111,7 @@ def test_empty_name_is_a_usage_error(client: FakeClient, command: tuple[str, ...
 
 
 @pytest.mark.parametrize("option", ["--agent", "--worker"])
-def test_shutdown_without_a_target_is_a_usage_error(client: FakeClient, option: str) -> None:
+def test_shutdown_without_target_is_usage_error(client: FakeClient, option: str) -> None:
     done = goondan("shutdown", option, "")
 
     assert done.exit_code == 2

@@ -16,9 +16,7 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
         (["--error", ""], {"error": ""}),
     ],
 )
-def test_a_pending_call_is_completed(
-    client: FakeClient, arguments: list[str], how: dict[str, object]
-) -> None:
+def test_pending_call_is_completed(client: FakeClient, arguments: list[str], how: dict[str, object]) -> None:
     client.records = [record("pending")]
 
     done = goondan("resolve", CALL_ID[:8], *arguments)
@@ -27,7 +25,7 @@ def test_a_pending_call_is_completed(
     assert client.completed == [{"id": CALL_ID, **how}]
 
 
-def test_one_that_runs_is_completed_when_its_handler_returns(client: FakeClient) -> None:
+def test_running_call_is_completed_when_its_handler_returns(client: FakeClient) -> None:
     client.records = [record("running")]
 
     done = goondan("resolve", CALL_ID, "1")
@@ -35,7 +33,7 @@ def test_one_that_runs_is_completed_when_its_handler_returns(client: FakeClient)
     assert done.stdout == "bash__exec of coder: will be completed as soon as its handler returns\n"
 
 
-def test_the_output_may_stand_in_stdin(client: FakeClient) -> None:
+def test_output_may_stand_in_stdin(client: FakeClient) -> None:
     client.records = [record("pending")]
 
     document = goondan("resolve", CALL_ID, "-", "--json", stdin="[1, 2]").document
@@ -44,7 +42,7 @@ def test_the_output_may_stand_in_stdin(client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [("done", "E_CALL_CLOSED"), ("queued", "E_CALL_NOT_PENDING")])
-def test_what_cannot_be_completed_ends_with_two(client: FakeClient, status: str, code: str) -> None:
+def test_uncompletable_call_gives_exit_code_two(client: FakeClient, status: str, code: str) -> None:
     client.records = [record(status)]
 
     done = goondan("resolve", CALL_ID, "1", "--json")
@@ -61,7 +59,7 @@ def test_what_cannot_be_completed_ends_with_two(client: FakeClient, status: str,
         (["@nowhere"], "nowhere"),
     ],
 )
-def test_a_mistake_completes_nothing(client: FakeClient, arguments: list[str], said: str) -> None:
+def test_mistake_completes_nothing(client: FakeClient, arguments: list[str], said: str) -> None:
     client.records = [record("pending")]
 
     done = goondan("resolve", CALL_ID, *arguments)

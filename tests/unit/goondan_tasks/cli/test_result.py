@@ -12,14 +12,14 @@ from tests.unit.goondan_tasks.cli.invoke import goondan
 ERROR = {"code": "E_TOOL", "name": "ToolError", "message": "It failed."}
 
 
-def test_a_result_that_is_there_is_printed(client: FakeClient) -> None:
+def test_result_that_is_there_is_printed(client: FakeClient) -> None:
     assert client.answer is not None
 
     assert goondan("result", CALL_ID, "--json").document == client.answer.to_wire()
     assert goondan("result", CALL_ID).stdout == '{\n  "exitCode": 0\n}\n'
 
 
-def test_an_error_ends_with_one(client: FakeClient) -> None:
+def test_error_result_gives_exit_code_one(client: FakeClient) -> None:
     client.answer = result("error", error=ERROR)
 
     assert goondan("result", CALL_ID).exit_code == 1
@@ -33,7 +33,7 @@ def test_an_error_ends_with_one(client: FakeClient) -> None:
         ({"code": "ENOENT", "name": "FileNotFoundError", "message": "no file"}, "ENOENT: no file\n"),
     ],
 )
-def test_an_exception_without_a_code_is_told_with_its_class(
+def test_exception_without_code_is_shown_with_its_class(
     client: FakeClient, error: dict[str, str], line: str
 ) -> None:
     client.answer = result("error", error=error)
@@ -48,9 +48,7 @@ def test_an_exception_without_a_code_is_told_with_its_class(
         ("completion", [f"goondan resolve {CALL_ID} VALUE"]),
     ],
 )
-def test_a_call_that_waits_for_a_person_is_shown_with_what_moves_it_on(
-    client: FakeClient, awaits: str, hints: list[str]
-) -> None:
+def test_call_awaiting_person_shows_next_steps(client: FakeClient, awaits: str, hints: list[str]) -> None:
     client.answer = result("pending", handle="h", meta={**META, "awaits": awaits})
 
     shown = goondan("result", CALL_ID)
@@ -60,7 +58,7 @@ def test_a_call_that_waits_for_a_person_is_shown_with_what_moves_it_on(
     assert goondan("result", CALL_ID, "--json").stderr == ""
 
 
-def test_a_call_that_tells_its_progress_is_described_with_it(client: FakeClient) -> None:
+def test_call_reporting_progress_is_described_with_progress(client: FakeClient) -> None:
     client.answer = None
     told = Progress(done=0.5, message="halfway\n", updated_at="2026-02-01T10:00:00.000Z")
     client.records = [record("running", worker="coder-7@host", attempt=1, progress=told)]
@@ -68,7 +66,7 @@ def test_a_call_that_tells_its_progress_is_described_with_it(client: FakeClient)
     assert goondan("result", CALL_ID).stdout.endswith(", 0.5 · halfway\\n\n")
 
 
-def test_a_call_without_a_result_is_described_and_ends_with_zero(client: FakeClient) -> None:
+def test_described_call_without_result_exits_with_0(client: FakeClient) -> None:
     client.answer = None
     known = {"worker": "coder-7@host", "attempt": 1, "claimed_at": NOW, "has_started": True}
     client.records = [record("running", **known)]
@@ -81,7 +79,7 @@ def test_a_call_without_a_result_is_described_and_ends_with_zero(client: FakeCli
     assert (document["status"], document["id"], document["worker"]) == ("running", CALL_ID, "coder-7@host")
 
 
-def test_a_call_that_was_lost_with_its_worker_is_said_to_be(client: FakeClient) -> None:
+def test_call_lost_with_worker_appears_as_lost(client: FakeClient) -> None:
     client.answer = None
     client.records = [record("running", worker="coder-7@host", attempt=1, has_started=True, lost_at=NOW)]
 
@@ -89,25 +87,25 @@ def test_a_call_that_was_lost_with_its_worker_is_said_to_be(client: FakeClient) 
     assert goondan("result", CALL_ID, "--json").document["lostAt"] == iso_time(NOW)
 
 
-def test_with_a_timeout_the_result_is_waited_for(client: FakeClient) -> None:
+def test_with_timeout_result_is_waited_for(client: FakeClient) -> None:
     client.waits = 3
 
     assert goondan("result", CALL_ID, "--timeout", "30").exit_code == 0
 
 
-def test_a_result_that_does_not_come_in_time_ends_with_four(client: FakeClient) -> None:
+def test_missing_result_after_timeout_exits_with_4(client: FakeClient) -> None:
     client.answer = None
 
     assert goondan("result", CALL_ID, "--timeout", "0").exit_code == 4
 
 
-def test_an_unknown_call_ends_with_two(client: FakeClient) -> None:
+def test_unknown_call_ends_with_two(client: FakeClient) -> None:
     refused = goondan("result", "nobody", "--json")
 
     assert (refused.exit_code, refused.document["error"]["code"]) == (2, "E_CALL_NOT_FOUND")
 
 
-def test_the_beginning_of_an_id_is_enough_if_it_is_long_enough_and_no_other_call_has_it(
+def test_long_unique_call_id_prefix_is_enough(
     client: FakeClient,
 ) -> None:
     other = CALL_ID[:12] + "9" * 24
@@ -123,7 +121,7 @@ def test_the_beginning_of_an_id_is_enough_if_it_is_long_enough_and_no_other_call
     assert other in ambiguous.stderr
 
 
-def test_where_a_large_output_is_to_be_had_is_said(client: FakeClient) -> None:
+def test_result_tells_where_to_get_large_output(client: FakeClient) -> None:
     file = {"path": ".outputs/x.json", "size": 999_999, "preview": "aaa"}
     client.answer = result(output=file, meta={**META, "outputFile": file["path"]})
 

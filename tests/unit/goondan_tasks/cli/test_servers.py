@@ -43,7 +43,7 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_it_becomes_flower_on_the_loopback_interface_with_arguments_and_results(started: Started) -> None:
+def test_flower_listens_on_loopback_with_arguments_and_results(started: Started) -> None:
     told = goondan("flower")
 
     [(command, _)] = started
@@ -62,14 +62,14 @@ def test_its_own_options_come_last_and_win(started: Started) -> None:
     assert command[-2:] == ["--basic-auth=u:p", "--max_tasks=10"]
 
 
-def test_opening_it_to_others_gives_a_warning(started: Started) -> None:
+def test_opening_it_to_others_gives_warning(started: Started) -> None:
     told = goondan("flower", "--address", "::1", "--json")
 
     assert told.document == {"url": "http://[::1]:5555"}
     assert "anyone who reaches it" in told.stderr
 
 
-def test_a_sound_bundle_is_handed_on_and_another_one_reported(started: Started, tmp_path: Path) -> None:
+def test_flower_gets_sound_bundle_and_faulty_is_reported(started: Started, tmp_path: Path) -> None:
     (tmp_path / "goondan.yaml").write_text("kind: Aget\n", encoding="utf-8")
     told = goondan("flower", "--bundle", str(tmp_path))
     assert (told.exit_code, "Aget" in told.stderr) == (0, True)
@@ -80,7 +80,7 @@ def test_a_sound_bundle_is_handed_on_and_another_one_reported(started: Started, 
     assert environment["GOONDAN_BUNDLE"] == str(EXAMPLE)
 
 
-def test_a_port_that_is_taken_is_a_usage_error(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_that_is_taken_is_usage_error(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "require_broker", lambda settings: None)
 
     refused = goondan("flower", "--port", str(taken_port))
@@ -89,11 +89,11 @@ def test_a_port_that_is_taken_is_a_usage_error(taken_port: int, monkeypatch: pyt
     assert f"port {taken_port}: Address already in use" in refused.stderr
 
 
-def test_a_broker_that_is_not_there_ends_with_five() -> None:
+def test_broker_that_is_not_there_ends_with_five() -> None:
     assert goondan("flower", "--redis-url", "redis://127.0.0.1:1").exit_code == 5
 
 
-def test_it_is_known_why_nothing_can_listen(taken_port: int) -> None:
+def test_reason_why_address_cannot_be_used_is_reported(taken_port: int) -> None:
     assert why_not_free("127.0.0.1", taken_port) == "Address already in use"
     with pytest.raises(typer.BadParameter, match="choose another port"):
         require_free("127.0.0.1", taken_port)
@@ -112,7 +112,7 @@ flower_program.main()
 """
 
 
-def test_flowers_own_threads_do_not_keep_the_process_from_ending() -> None:
+def test_flowers_threads_do_not_block_process_exit() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=30, check=False
     )
@@ -144,7 +144,7 @@ def names(agent_registry: FakeAgentRegistry) -> QueueNames:
     return QueueNames(agent_registry)  # type: ignore[arg-type]
 
 
-def test_flower_lists_idle_queues_beside_those_that_workers_consume() -> None:
+def test_flower_lists_idle_queues_beside_consumed_queues() -> None:
     listed = names(FakeAgentRegistry("announced")).for_page(page(("configured",), ("agent.consumed",)))
 
     assert listed == [
@@ -156,7 +156,7 @@ def test_flower_lists_idle_queues_beside_those_that_workers_consume() -> None:
     ]
 
 
-def test_flower_lists_what_it_knew_while_redis_is_away() -> None:
+def test_flower_lists_known_queues_during_outage() -> None:
     agent_registry = FakeAgentRegistry("coder")
     queue_names = names(agent_registry)
     before = queue_names.for_page(page())
@@ -165,11 +165,11 @@ def test_flower_lists_what_it_knew_while_redis_is_away() -> None:
     assert queue_names.for_page(page()) == before == ["agent.coder", "agent.coder.events"]
 
 
-def test_an_address_that_no_host_can_have_is_refused() -> None:
+def test_address_that_no_host_can_have_is_refused() -> None:
     assert why_not_free("a" * 64, 1) == "that is not the name of a host"
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mcp_extra_is_reported_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("goondan_tasks.programs.mcp_server")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "mcp.server.context", None)
@@ -180,7 +180,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     assert "pip install 'goondan-workers[mcp]'" in done.stderr
 
 
-def test_an_address_without_http_is_a_mistake() -> None:
+def test_address_without_http_is_mistake() -> None:
     done = goondan("mcp-server", "--agent", "coder", "--address", "0.0.0.0")
 
     assert (done.exit_code, "--http" in done.stderr) == (2, True)
@@ -190,7 +190,7 @@ class Stopped(BaseException):
     """Ends the loop of a test."""
 
 
-def test_flower_looks_for_events_at_the_same_pace_however_long_an_outage_lasts(
+def test_flower_retries_at_constant_pace_during_outage(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     attempts: list[None] = []

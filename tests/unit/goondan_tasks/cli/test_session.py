@@ -46,7 +46,7 @@ def run(*arguments: str) -> tuple[Session, str, int]:
     return seen.pop()
 
 
-def test_a_command_gets_its_own_arguments_and_the_shared_ones_as_a_session() -> None:
+def test_command_gets_own_arguments_and_shared_session() -> None:
     session, word, count = run("hello", "--count", "3", "--swarm", "s", "--bundle", "b", "--json")
 
     assert (word, count) == ("hello", 3)
@@ -54,7 +54,7 @@ def test_a_command_gets_its_own_arguments_and_the_shared_ones_as_a_session() -> 
     assert session.output.as_json
 
 
-def test_without_options_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_options_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://environment/1")
 
     session, _, _ = run("hello")
@@ -63,7 +63,7 @@ def test_without_options_the_environment_decides(monkeypatch: pytest.MonkeyPatch
     assert not session.output.as_json
 
 
-def test_a_child_process_gets_the_settings_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_process_gets_settings_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_NAMESPACE", "shop")
 
     session, _, _ = run("hello", "--redis-url", "redis://named/3", "--swarm", "s")
@@ -87,14 +87,14 @@ def test_a_child_process_gets_the_settings_in_its_environment(monkeypatch: pytes
         "rediss://127.0.0.1:1/0",
     ],
 )
-def test_a_redis_that_is_not_there_is_named_without_its_password(url: str) -> None:
+def test_missing_redis_is_named_without_password(url: str) -> None:
     with pytest.raises(BrokerUnreachableError) as missing:
         require_broker(Settings.load(redis_url=url))
 
     assert url.replace("secret", "***") in missing.value.message
 
 
-def test_a_redis_that_is_too_old_is_refused_with_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_old_redis_is_refused_with_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
     old = SimpleNamespace(info=lambda _section: {"redis_version": "6.0.16"})
     monkeypatch.setattr("goondan_tasks.cli.session.connect", lambda _url: nullcontext(old))
 
@@ -105,13 +105,13 @@ def test_a_redis_that_is_too_old_is_refused_with_what_to_use(monkeypatch: pytest
     assert refused.value.suggestion == "Use Valkey, or Redis 6.2 or newer."
 
 
-def test_the_bundle_that_is_set_is_chosen_with_its_whole_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_bundle_is_chosen_with_absolute_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLE.parent)
 
     assert chosen_bundle(Settings.load(bundle="coding-swarm")) == EXAMPLE
 
 
-def test_without_one_it_is_this_directory_if_it_holds_a_bundle(
+def test_current_directory_is_chosen_if_holding_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -122,7 +122,7 @@ def test_without_one_it_is_this_directory_if_it_holds_a_bundle(
     assert chosen_bundle(Settings.load()) == tmp_path
 
 
-def test_bundle_of_this_directory_is_loaded_if_none_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_directorys_bundle_is_loaded_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLE)
 
     assert (
@@ -131,18 +131,18 @@ def test_bundle_of_this_directory_is_loaded_if_none_is_set(monkeypatch: pytest.M
     )
 
 
-def test_without_names_every_agent_of_the_swarm_is_chosen() -> None:
+def test_without_names_every_agent_of_swarm_is_chosen() -> None:
     assert chosen_agents(load_bundle(EXAMPLE), None, ()) == ("planner", "coder", "reviewer")
 
 
-def test_an_agent_that_is_named_twice_is_chosen_once() -> None:
+def test_agent_that_is_named_twice_is_chosen_once() -> None:
     assert chosen_agents(load_bundle(EXAMPLE), None, ["coder", "planner", "coder"]) == (
         "coder",
         "planner",
     )
 
 
-def test_an_unknown_agent_is_refused_with_the_one_that_was_meant() -> None:
+def test_unknown_agent_is_refused_with_suggestion() -> None:
     with pytest.raises(AgentNotFoundError) as refused:
         chosen_agents(load_bundle(EXAMPLE), None, ["coder", "plnner"])
 
@@ -154,7 +154,7 @@ def test_an_unknown_agent_is_refused_with_the_one_that_was_meant() -> None:
 @pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_the_first_signal_asks_for_an_orderly_end(number: signal.Signals, exit_code: int) -> None:
+def test_first_signal_asks_for_orderly_end(number: signal.Signals, exit_code: int) -> None:
     interruption = Interruption()
 
     with interruption.listening():
@@ -164,7 +164,7 @@ def test_the_first_signal_asks_for_an_orderly_end(number: signal.Signals, exit_c
     assert interruption.exit_code == exit_code
 
 
-def test_the_second_signal_ends_at_once() -> None:
+def test_second_signal_ends_at_once() -> None:
     interruption = Interruption()
 
     with interruption.listening():
@@ -175,7 +175,7 @@ def test_the_second_signal_ends_at_once() -> None:
     assert interruption.exit_code == 143
 
 
-def test_afterwards_signals_mean_what_they_did_before() -> None:
+def test_signal_handlers_are_restored_afterwards() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
     with Interruption().listening():
@@ -184,7 +184,7 @@ def test_afterwards_signals_mean_what_they_did_before() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-def test_under_nohup_the_end_of_the_terminal_asks_for_nothing() -> None:
+def test_under_nohup_end_of_terminal_asks_for_nothing() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     interruption = Interruption()
     try:
@@ -198,7 +198,7 @@ def test_under_nohup_the_end_of_the_terminal_asks_for_nothing() -> None:
 
 
 @pytest.mark.usefixtures("hangups")
-def test_a_terminal_that_hangs_up_twice_ends_nothing_at_once() -> None:
+def test_two_terminal_hangups_end_nothing_at_once() -> None:
     interruption = Interruption()
 
     with interruption.listening():

@@ -25,7 +25,7 @@ def facts() -> dict[str, str]:
     return dict(re.split(r"\s{2,}", line, maxsplit=1) for line in lines)
 
 
-def test_a_call_that_runs_is_told_with_what_is_left(client: FakeClient) -> None:
+def test_running_call_is_shown_with_runs_left(client: FakeClient) -> None:
     client.records = [record("running", **ON_W, most_attempts=3, is_idempotent=False)]
 
     shown = facts()
@@ -47,13 +47,15 @@ def test_a_call_that_runs_is_told_with_what_is_left(client: FakeClient) -> None:
         ({"status": "done", **ended("ok", output=1)}, "not kept of a call that has ended"),
     ],
 )
-def test_what_is_not_kept_is_said_not_to_be(client: FakeClient, fields: dict[str, Any], left: str) -> None:
+def test_runs_left_are_shown_or_reported_unknown(
+    client: FakeClient, fields: dict[str, Any], left: str
+) -> None:
     client.records = [record(**fields)]
 
     assert facts()["runs left"] == left
 
 
-def test_an_error_is_told_with_its_suggestion_and_where_its_traceback_is(client: FakeClient) -> None:
+def test_error_shows_suggestion_and_traceback_place(client: FakeClient) -> None:
     client.records = [record("done", **ended("error", error=FAILURE))]
 
     shown = goondan("show", CALL_ID)
@@ -64,13 +66,13 @@ def test_an_error_is_told_with_its_suggestion_and_where_its_traceback_is(client:
     assert "Traceback: none is kept with the call. See the log of w." in shown.stdout
 
 
-def test_a_call_that_waits_for_a_person_says_how_to_let_it_run(client: FakeClient) -> None:
+def test_call_awaiting_approval_shows_approving_command(client: FakeClient) -> None:
     client.records = [record("pending", awaits="approval", suspended_at=NOW, expires_at=NOW + 60_000)]
 
     assert facts()["to let it run"] == f"goondan approvals approve {CALL_ID}"
 
 
-def test_secrets_are_masked_and_long_arguments_are_cut_with_their_size(client: FakeClient) -> None:
+def test_secrets_are_masked_and_long_arguments_cut(client: FakeClient) -> None:
     call = new_call("coder", "bash__exec", {"apiKey": "sk-123456789", "text": "x" * 9_000}, {})
     client.records = [record(call=call)]
 
@@ -81,7 +83,7 @@ def test_secrets_are_masked_and_long_arguments_are_cut_with_their_size(client: F
     assert document["args"]["isCut"]
 
 
-def test_programs_get_the_story_as_one_document(client: FakeClient) -> None:
+def test_programs_get_story_as_one_document(client: FakeClient) -> None:
     client.records = [record("done", **ended("ok", output={"n": 1}))]
 
     document = goondan("show", CALL_ID[:8], "--json").document
@@ -91,5 +93,5 @@ def test_programs_get_the_story_as_one_document(client: FakeClient) -> None:
     assert [attempt["ended"] for attempt in document["attempts"]] == ["ok"]
 
 
-def test_an_unknown_call_ends_with_two(client: FakeClient) -> None:
+def test_unknown_call_ends_with_two(client: FakeClient) -> None:
     assert goondan("show", "nobody").exit_code == 2

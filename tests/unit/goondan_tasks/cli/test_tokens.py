@@ -33,7 +33,7 @@ def test_token_is_printed_once_and_alone(store: TokenStore) -> None:
     assert done.stdout.strip() not in goondan("tokens", "list", "--json").stdout
 
 
-def test_json_has_the_token_once_and_no_hash(store: TokenStore) -> None:
+def test_json_has_token_once_and_no_hash(store: TokenStore) -> None:
     added = goondan("tokens", "add", "ci", "--scope", "admin", "--expires", "90d", "--json").document
     store.note_use("ci", 4_102_444_800_000)
     [listed] = goondan("tokens", "--json").document
@@ -117,7 +117,7 @@ def test_name_that_is_taken_is_refused(store: TokenStore) -> None:
         ({"http_user_header": "X-User", "http_trusted_proxies": "::/0"}, ["problem"]),
     ],
 )
-def test_doctor_checks_the_settings_for_http(settings: dict[str, Any], levels: list[str]) -> None:
+def test_doctor_checks_settings_for_http(settings: dict[str, Any], levels: list[str]) -> None:
     assert [check.level for check in http_checks(Settings.load(**settings), 0)] == levels
 
 
@@ -136,7 +136,7 @@ def test_doctor_names_expired_tokens(store: TokenStore) -> None:
     assert (own.level, own.message) == ("warning", "expired, so they open nothing: old")
 
 
-def test_doctor_says_that_another_program_overwrote_the_tokens(store: TokenStore) -> None:
+def test_doctor_says_that_another_program_overwrote_tokens(store: TokenStore) -> None:
     store._redis.set("goondan:http-tokens", "x")
 
     [check] = stored_token_checks(store, 0)

@@ -21,7 +21,7 @@ def _one_trace(client: FakeClient) -> None:
     client.known_traces = {name: build_trace("order-7", CHAIN) for name in ("order-7", CALL_ID)}
 
 
-def test_people_get_the_tree() -> None:
+def test_people_get_tree() -> None:
     outcome = goondan("trace", "order-7")
 
     headline, _, *rows = outcome.stdout.splitlines()
@@ -34,7 +34,7 @@ def test_people_get_the_tree() -> None:
     ]
 
 
-def test_programs_get_all_calls_in_the_order_of_the_tree() -> None:
+def test_programs_get_all_calls_in_order_of_tree() -> None:
     document = goondan("trace", "order-7", "--json", "--limit", "1").document
 
     assert document["correlationId"] == "order-7"
@@ -47,30 +47,30 @@ def test_programs_get_all_calls_in_the_order_of_the_tree() -> None:
 
 
 @pytest.mark.parametrize("name", [CALL_ID, CALL_ID[:8]])
-def test_a_calls_id_or_its_beginning_stands_for_its_trace(client: FakeClient, name: str) -> None:
+def test_call_id_or_prefix_finds_its_trace(client: FakeClient, name: str) -> None:
     client.records = [record()]
 
     assert goondan("trace", name, "--json").document["correlationId"] == "order-7"
 
 
-def test_a_limit_cuts_the_tree_for_people() -> None:
+def test_limit_cuts_tree_for_people() -> None:
     assert "… and 2 more" in goondan("trace", "order-7", "--limit", "2").stdout
 
 
-def test_an_unknown_name_ends_with_two() -> None:
+def test_unknown_name_ends_with_two() -> None:
     outcome = goondan("trace", "order-8", "--json")
 
     assert (outcome.exit_code, outcome.document["error"]["code"]) == (2, "E_CALL_NOT_FOUND")
 
 
-def test_a_beginning_of_several_ids_is_a_usage_error(client: FakeClient) -> None:
+def test_beginning_of_several_ids_is_usage_error(client: FakeClient) -> None:
     client.records = [record(id=f"{CALL_ID[:8]}-{number}") for number in range(2)]
 
     assert goondan("trace", CALL_ID[:8]).exit_code == 2
 
 
 @pytest.mark.parametrize("options", [("--limit", "0"), ("--watch=0",), ("--watch", "5")])
-def test_what_makes_no_sense_is_a_usage_error(options: tuple[str, ...]) -> None:
+def test_misused_trace_options_are_usage_error(options: tuple[str, ...]) -> None:
     assert goondan("trace", "order-7", *options).exit_code == 2
 
 
@@ -162,13 +162,13 @@ def lines(trace: Trace, width: int = 80, limit: int = 200) -> list[str]:
     return trace_text(trace, width=width, limit=limit).plain.splitlines()
 
 
-def test_a_trace_on_eighty_columns() -> None:
+def test_trace_on_eighty_columns() -> None:
     trace = build_trace("order-7", CHAIN_NODES, expired=2)
 
     assert "\n".join(lines(trace)) == AT_80
 
 
-def test_a_turn_that_thinks_shows_its_tokens_and_those_of_each_request() -> None:
+def test_thinking_turn_shows_its_tokens_and_each_requests() -> None:
     asked: dict[str, Any] = {"agent": "helper", "tool": "goondan__model-large"}
     turn = [
         node("a", agent="helper", kind="request", usage={"input": 13_049, "output": 1_051}),
@@ -180,7 +180,7 @@ def test_a_turn_that_thinks_shows_its_tokens_and_those_of_each_request() -> None
     assert "\n".join(lines(build_trace("order-7", turn))) == THOUGHT
 
 
-def test_a_wide_screen_has_room_for_a_timeline() -> None:
+def test_wide_screen_has_room_for_timeline() -> None:
     calls = [
         node("a", agent="a", waiting_seconds=0, running_seconds=8),
         node("b", agent="b", at=2, waiting_seconds=4, running_seconds=4, state="running"),
@@ -192,7 +192,7 @@ def test_a_wide_screen_has_room_for_a_timeline() -> None:
     assert "\n".join(drawn) == AT_100
 
 
-def test_every_state_has_a_colour_of_its_own() -> None:
+def test_every_state_has_colour_of_its_own() -> None:
     states = ("ok", "error", "dead", "running", "queued")
     text = trace_text(build_trace("c-1", [node(one, state=one) for one in states]), width=80, limit=9)
 
@@ -207,7 +207,7 @@ def test_every_state_has_a_colour_of_its_own() -> None:
     }
 
 
-def test_only_what_is_beside_the_point_is_dim() -> None:
+def test_only_secondary_parts_of_trace_are_dim() -> None:
     text = trace_text(build_trace("c-1", [node("a"), node("b", "a", at=1)]), width=80, limit=9)
 
     styled = {text.plain[span.start : span.end].strip(): str(span.style) for span in text.spans}
@@ -221,7 +221,7 @@ def test_only_what_is_beside_the_point_is_dim() -> None:
     }
 
 
-def test_what_is_more_than_the_limit_is_counted() -> None:
+def test_calls_beyond_limit_are_counted() -> None:
     calls = [node("a"), *(node(f"b{number}", "a", at=number) for number in range(10_000))]
 
     *_, last, more, _ = lines(build_trace("c-1", calls), limit=201)
@@ -230,7 +230,7 @@ def test_what_is_more_than_the_limit_is_counted() -> None:
     assert more == "… and 9,800 more; see them with --limit, or all with --json"
 
 
-def test_calls_that_are_deep_down_have_their_depth_as_a_number() -> None:
+def test_deeply_nested_calls_show_depth_as_number() -> None:
     calls = [node("0"), *(node(str(number), str(number - 1), at=number) for number in range(1, 1000))]
 
     drawn = lines(build_trace("c-1", calls), limit=1000)
@@ -243,7 +243,7 @@ def test_calls_that_are_deep_down_have_their_depth_as_a_number() -> None:
     ("seconds", "written"),
     [(0, "0 ms"), (0.9, "900 ms"), (999, "999.0 s"), (3600, "60.0 min"), (90_000, "25.0 h")],
 )
-def test_times_are_written_in_the_unit_that_suits_them(seconds: float, written: str) -> None:
+def test_durations_are_written_in_fitting_unit(seconds: float, written: str) -> None:
     row = lines(build_trace("c-1", [node("a", running_seconds=seconds)]))[2]
 
     assert f" {written}  w1" in row
@@ -261,13 +261,13 @@ def test_times_are_written_in_the_unit_that_suits_them(seconds: float, written: 
     ],
     ids=lambda field: next(iter(field)),
 )
-def test_nothing_in_a_trace_steers_the_terminal(field: dict[str, Any]) -> None:
+def test_trace_text_has_no_terminal_control_characters(field: dict[str, Any]) -> None:
     text = trace_text(build_trace("a\x1b", [node("a", **field)]), width=80, limit=1).plain
 
     assert all(char.isprintable() or char == "\n" for char in text)
 
 
-def test_wide_characters_keep_the_columns_in_line() -> None:
+def test_wide_characters_keep_columns_in_line() -> None:
     calls: list[TraceNode] = [node("a", instance="주문"), node("b", instance="order", at=1)]
 
     _, titles, *rows = lines(build_trace("주문 7", calls))[:4]
@@ -293,7 +293,7 @@ def summary(**fields: Any) -> TraceSummary:
     return TraceSummary(**{**known, **fields})
 
 
-def test_people_get_a_line_for_each_trace(client: FakeClient) -> None:
+def test_people_get_line_for_each_trace(client: FakeClient) -> None:
     client.summaries = [summary(), summary(kind="call", tool="bash__exec", calls=1, state="ok")]
 
     headings, *rows = [row.split("  ") for row in goondan("traces").stdout.splitlines()]
@@ -308,7 +308,7 @@ def test_people_get_a_line_for_each_trace(client: FakeClient) -> None:
     assert second[3:6] == ["bash__exec", "1", "ok"]
 
 
-def test_a_narrow_screen_gets_the_beginning_of_an_id_that_trace_takes(
+def test_narrow_screen_shows_id_prefix_that_trace_takes(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.summaries = [summary(agent="p" * 63, event_type="a.long.type.of.an.event" * 5)]
@@ -322,7 +322,7 @@ def test_a_narrow_screen_gets_the_beginning_of_an_id_that_trace_takes(
     assert (len(row) <= 80, row.split()[-1]) == (True, CALL_ID[:8])
 
 
-def test_programs_get_summaries_of_the_time_that_they_name(client: FakeClient) -> None:
+def test_programs_get_summaries_of_time_that_they_name(client: FakeClient) -> None:
     client.summaries = [summary(), summary()]
 
     shown = goondan("traces", "--limit", "1", "--since", "2h", "--until", "10m", "--json")
@@ -342,5 +342,5 @@ def test_where_nothing_was_called_there_are_no_traces(options: tuple[str, ...], 
 
 
 @pytest.mark.parametrize("options", [("--limit", "0"), ("--limit", "1001"), ("--since", "soon"), ("x",)])
-def test_a_listing_of_what_makes_no_sense_is_a_usage_error(options: tuple[str, ...]) -> None:
+def test_senseless_options_of_listing_are_usage_error(options: tuple[str, ...]) -> None:
     assert goondan("traces", *options).exit_code == 2

@@ -23,7 +23,7 @@ def test_usage_shows_its_groups_and_their_numbers(client: FakeClient) -> None:
     assert "user" not in document[1]
 
 
-def test_usage_of_one_agent_leaves_the_others_out(client: FakeClient) -> None:
+def test_usage_of_one_agent_leaves_others_out(client: FakeClient) -> None:
     client.used = [Usage(agent=agent, user="ann", calls=1) for agent in ("clerk", "coder")]
     document = goondan("usage", "--by", "user", "--agent", "coder", "--json").document
     assert [one["agent"] for one in document] == ["coder"]
@@ -39,18 +39,18 @@ def test_usage_of_one_agent_leaves_the_others_out(client: FakeClient) -> None:
         (["handoffs"], f"No agent has been handed work since {SINCE}.\n"),
     ],
 )
-def test_nothing_is_said_in_words(client: FakeClient, arguments: list[str], text: str) -> None:
+def test_empty_report_is_explained_in_words(client: FakeClient, arguments: list[str], text: str) -> None:
     assert goondan(*arguments).stderr == text
     assert goondan(*arguments, "--json").document in ([], {"since": SINCE, "seconds": 1.0, "edges": []})
 
 
-def test_an_unknown_group_is_a_wrong_argument(client: FakeClient) -> None:
+def test_unknown_group_is_wrong_argument(client: FakeClient) -> None:
     done = goondan("usage", "--by", "agents", "--json")
     assert (done.exit_code, done.document["error"]["code"]) == (2, "E_TOOL_INVALID_ARGS")
     assert "'agent'" in done.document["error"]["suggestion"]
 
 
-def test_hand_offs_show_who_passes_to_whom_and_how_often_it_fails(client: FakeClient) -> None:
+def test_handoffs_show_sender_receiver_count_and_failure_rate(client: FakeClient) -> None:
     client.passed = [HandoffCount(from_agent="lead", to="coder", count=1_200, errors=30)]
     shown = goondan("handoffs", "--hours", "3")
     assert shown.stdout.splitlines()[-1].split() == ["lead", "coder", "1,200", "30", "2.5%"]

@@ -47,7 +47,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Started]]:
     os.environ.update(before)
 
 
-def test_it_runs_a_worker_on_the_agents_queues(started: list[Started]) -> None:
+def test_command_runs_worker_on_agents_queues(started: list[Started]) -> None:
     goondan("worker", "--agent", "coder", "--agent", "planner", "--concurrency", "3")
 
     [one] = started
@@ -55,7 +55,7 @@ def test_it_runs_a_worker_on_the_agents_queues(started: list[Started]) -> None:
     assert one.concurrency == 3
 
 
-def test_the_worker_begins_with_the_bundle_that_was_read_for_its_agents(
+def test_worker_starts_with_bundle_already_read(
     started: list[Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goondan("worker", "--agent", "coder")
@@ -64,13 +64,13 @@ def test_the_worker_begins_with_the_bundle_that_was_read_for_its_agents(
     assert "coder" in Bootstrap.of(EXAMPLE, Settings()).bundle.agents
 
 
-def test_its_name_tells_agents_and_process_so_that_workers_of_one_host_differ(started: list[Started]) -> None:
+def test_worker_name_includes_agents_and_process_id(started: list[Started]) -> None:
     goondan("worker", "--agent", "coder")
 
     assert [one.name for one in started] == [f"coder-{os.getpid()}@%h"]
 
 
-def test_without_agents_it_serves_all_of_the_swarm_with_eight_places(started: list[Started]) -> None:
+def test_worker_without_agents_serves_swarm_with_eight_slots(started: list[Started]) -> None:
     goondan("worker")
 
     [one] = started
@@ -78,7 +78,7 @@ def test_without_agents_it_serves_all_of_the_swarm_with_eight_places(started: li
     assert one.concurrency == 8
 
 
-def test_it_gets_the_settings_of_the_command_line_in_its_environment(
+def test_worker_gets_command_line_settings_in_environment(
     started: list[Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(EXAMPLE.parent)
@@ -91,7 +91,7 @@ def test_it_gets_the_settings_of_the_command_line_in_its_environment(
     assert one.environment["GOONDAN_LOG_LEVEL"] == one.log_level == "debug"
 
 
-def test_programs_are_told_who_it_is(started: list[Started]) -> None:
+def test_json_output_identifies_worker(started: list[Started]) -> None:
     told = goondan("worker", "--agent", "coder", "--json").document
 
     assert told == {"worker": f"coder-{os.getpid()}", "agents": ["coder"], "concurrency": 8}
@@ -107,7 +107,7 @@ def test_programs_are_told_who_it_is(started: list[Started]) -> None:
         (("--redis-url", "redis://host:port"), 3, "E_CONFIG_SCHEMA_INVALID"),
     ],
 )
-def test_nothing_is_started_for_what_cannot_run(
+def test_worker_does_not_start_with_invalid_options(
     arguments: tuple[str, ...], exit_code: int, code: str, started: list[Started]
 ) -> None:
     refused = goondan("worker", *arguments, "--json")
@@ -116,7 +116,7 @@ def test_nothing_is_started_for_what_cannot_run(
     assert started == []
 
 
-def test_nothing_is_started_without_a_bundle(
+def test_worker_does_not_start_without_bundle(
     started: list[Started], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("GOONDAN_BUNDLE")
@@ -129,7 +129,7 @@ def test_nothing_is_started_without_a_bundle(
     assert started == []
 
 
-def test_nothing_is_started_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_does_not_start_without_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(celery, "run_worker", lambda *_, **__: pytest.fail("it was started"))
 
     refused = goondan("worker", "--bundle", str(EXAMPLE), "--redis-url", "redis://:secret@127.0.0.1:1/0")
@@ -140,12 +140,12 @@ def test_nothing_is_started_without_a_broker(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("concurrency", ["0", "-1", "many"])
-def test_a_worker_has_at_least_one_place(concurrency: str, started: list[Started]) -> None:
+def test_worker_has_at_least_one_place(concurrency: str, started: list[Started]) -> None:
     assert goondan("worker", "--concurrency", concurrency).exit_code == 2
     assert started == []
 
 
-def test_a_label_of_many_agents_stays_short() -> None:
+def test_label_of_many_agents_stays_short() -> None:
     label = node_label([f"agent-{number}" for number in range(100)])
 
     assert len(label) <= 60

@@ -120,7 +120,7 @@ async def _awaited(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "needed", "keyword", "values"), list(arguments()))
-def test_a_wrong_argument_is_refused_with_a_code_before_redis_is_asked(
+def test_wrong_argument_is_refused_before_asking_redis(
     client: Client, name: str, needed: dict[str, Any], keyword: str, values: tuple[Any, ...]
 ) -> None:
     for value in values:
@@ -130,7 +130,7 @@ def test_a_wrong_argument_is_refused_with_a_code_before_redis_is_asked(
 
 
 @pytest.mark.parametrize("value", SECONDS)
-def test_no_wait_takes_what_is_no_number_of_seconds(client: Client, value: Any) -> None:
+def test_no_wait_accepts_invalid_seconds(client: Client, value: Any) -> None:
     call: PendingCall = client.expect("an-id", lambda _: "queued")
     refused(call.result, timeout=value)
     refused(call.wait, timeout=value)
@@ -141,7 +141,7 @@ def test_no_wait_takes_what_is_no_number_of_seconds(client: Client, value: Any) 
 
 
 @pytest.mark.parametrize("seconds", [-1, -math.inf, 0])
-def test_a_wait_below_zero_seconds_is_over_at_once(client: Client, seconds: float) -> None:
+def test_wait_below_zero_seconds_is_over_at_once(client: Client, seconds: float) -> None:
     call: PendingCall = client.expect("an-id", lambda _: "queued")
     with pytest.raises(WaitTimeout):
         call.result(seconds)

@@ -46,12 +46,12 @@ def public(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
-def test_async_client_has_the_methods_of_the_client() -> None:
+def test_async_client_has_methods_of_client() -> None:
     assert public(AsyncClient) == public(Client) - NOT_ASYNC
 
 
 @pytest.mark.parametrize("name", sorted(public(AsyncClient) - {"turn", "schedules"}))
-def test_async_method_is_a_coroutine_with_the_parameters_of_the_client(name: str) -> None:
+def test_async_method_is_coroutine_with_parameters_of_client(name: str) -> None:
     method, original = getattr(AsyncClient, name), getattr(Client, name)
     assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
     assert list(inspect.signature(method).parameters) == list(inspect.signature(original).parameters)
@@ -98,7 +98,7 @@ def test_cancelled_work_is_undone_when_it_is_done() -> None:
     wait_until(lambda: slow.undone == ["request"])
 
 
-def test_work_that_was_done_when_it_was_cancelled_is_undone_once() -> None:
+def test_finished_work_cancelled_late_is_undone_once() -> None:
     slow = SlowWork()
 
     async def cancel() -> None:
@@ -125,7 +125,7 @@ def refuse_to_undo(_: str) -> None:
     raise BrokerUnreachableError("Redis is away")
 
 
-def test_cancelled_work_stays_cancelled_when_an_outage_keeps_it_from_being_undone(
+def test_cancelled_work_stays_cancelled_when_undoing_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     slow = SlowWork()
@@ -145,7 +145,7 @@ def test_cancelled_work_stays_cancelled_when_an_outage_keeps_it_from_being_undon
     assert "could not be undone" in caplog.text
 
 
-def test_work_is_done_although_the_loop_ends_before_it_is_awaited() -> None:
+def test_work_is_done_although_loop_ends_first() -> None:
     done = threading.Event()
 
     async def begin() -> None:
@@ -158,7 +158,7 @@ def test_work_is_done_although_the_loop_ends_before_it_is_awaited() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(public(Schedules)))
-def test_the_schedules_of_the_async_client_have_the_methods_of_the_client(name: str) -> None:
+def test_schedules_of_async_client_have_methods_of_client(name: str) -> None:
     method, original = getattr(AsyncSchedules, name), getattr(Schedules, name)
 
     assert inspect.iscoroutinefunction(method)

@@ -55,9 +55,7 @@ def a_claim(token: str) -> Claim:
     return Claim(Run("id", call, "producer", 1, 0.0, lambda: 0.0), token, Verdict.RUN)
 
 
-def test_dropping_an_old_claim_keeps_the_newer_one_of_the_same_event(
-    leases: EventLeases, ledger: FakeLedger
-) -> None:
+def test_dropping_old_claim_keeps_events_newer_claim(leases: EventLeases, ledger: FakeLedger) -> None:
     old, new = a_claim("old"), a_claim("new")
     leases.hold(old)
     leases.hold(new)
@@ -65,7 +63,7 @@ def test_dropping_an_old_claim_keeps_the_newer_one_of_the_same_event(
     wait_until(lambda: ledger.ended == ["new"])
 
 
-def test_event_is_ended_later_if_redis_is_unreachable_at_first(
+def test_event_is_ended_later_after_redis_outage(
     leases: EventLeases, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("goondan_tasks.client.event_receiver.END_SECONDS", 0.01)

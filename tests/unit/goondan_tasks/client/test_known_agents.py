@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
 @pytest.mark.parametrize(
     ("name", "hint"), [("CODER", "did you mean 'coder'"), ("zzz", "Known agents: coder")]
 )
-def test_an_unknown_agent_is_refused_with_what_was_meant_or_what_there_is(name: str, hint: str) -> None:
+def test_unknown_agent_is_refused_suggesting_known_names(name: str, hint: str) -> None:
     with fakeredis.FakeRedis() as redis:
         coder = AgentRecord(name="coder", swarm="default", workspace="shop")
         known = KnownAgents(AgentRegistry(redis, Keys("goondan")), lambda: OwnAgents({"coder": coder}))
@@ -37,7 +37,7 @@ def names(agent: AgentRecord) -> list[str]:
     return [item["name"] for item in agent.catalog]
 
 
-def test_of_an_agent_of_the_bundle_the_workers_dynamic_tools_are_known_and_only_those() -> None:
+def test_bundles_agent_gains_only_workers_dynamic_tools() -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         old = record("coder", ("old__tool", "config"), ("a__b", "extension"), ("git__log", "mcp"))
@@ -48,7 +48,7 @@ def test_of_an_agent_of_the_bundle_the_workers_dynamic_tools_are_known_and_only_
         assert names(known.current("coder")) == ["bash__exec", "a__b", "git__log"]
 
 
-def test_a_workspace_by_the_bundles_folder_gives_way_to_the_workers() -> None:
+def test_workspace_by_bundles_folder_gives_way_to_workers() -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         agent_registry.publish_agents([record("coder")], served=["coder"])
@@ -62,7 +62,7 @@ def test_a_workspace_by_the_bundles_folder_gives_way_to_the_workers() -> None:
         assert {agent.workspace for agent in named.all().values()} == {"desk-1"}
 
 
-def test_a_bundle_is_loaded_once_when_an_agent_is_first_needed() -> None:
+def test_bundle_is_loaded_once_at_first_need() -> None:
     loaded: list[OwnAgents] = []
 
     def load() -> OwnAgents:
@@ -103,12 +103,12 @@ def producer() -> Iterator[Producer]:
         yield Producer(redis)
 
 
-def test_with_a_damaged_record_of_revisions_a_call_names_none(producer: Producer) -> None:
+def test_with_damaged_record_of_revisions_call_names_none(producer: Producer) -> None:
     producer.redis.rpush(Keys().revision("den"), "odd")
     assert producer.named() is None
 
 
-def test_a_call_names_the_active_revision_as_it_was_a_moment_ago_at_most(producer: Producer) -> None:
+def test_call_names_active_revision_at_most_moment_old(producer: Producer) -> None:
     producer.record.begin("r1")
     assert producer.named() == "r1"
     producer.switch("r2")
@@ -117,7 +117,7 @@ def test_a_call_names_the_active_revision_as_it_was_a_moment_ago_at_most(produce
     assert producer.named() == "r2"
 
 
-def test_where_no_revision_is_followed_calls_name_none_and_redis_is_seldom_asked(producer: Producer) -> None:
+def test_calls_name_no_unfollowed_revision_and_rarely_ask_redis(producer: Producer) -> None:
     assert producer.named() is None
     producer.record.begin("r1")
     producer.now += NONE_SECONDS - 1
@@ -136,19 +136,19 @@ def test_where_no_revision_is_followed_calls_name_none_and_redis_is_seldom_asked
         ({"toolName": "goondan"}, "r1"),
     ],
 )
-def test_calls_of_steps_and_of_the_system_are_left_alone(
+def test_step_and_system_calls_get_no_revision(
     producer: Producer, fields: dict[str, object], ref: str | None
 ) -> None:
     producer.record.begin("r1")
     assert producer.named(**fields) == ref
 
 
-def test_a_record_of_a_newer_version_is_left_to_the_workers(producer: Producer) -> None:
+def test_record_of_newer_version_is_left_to_workers(producer: Producer) -> None:
     producer.redis.set(Keys().revision("den"), b'{"v":99,"active":"r9"}')
     assert producer.named() is None
 
 
-def test_a_call_that_names_a_revision_keeps_its_identity(producer: Producer) -> None:
+def test_call_that_names_revision_keeps_its_identity(producer: Producer) -> None:
     producer.record.begin("r1")
     draft = draft_call({"agentName": "lizard", "toolName": "skin__colour", "toolCallId": "c", "turnId": "t"})
     assert identity_of(producer.refs.named(draft, "den").call) == identity_of(draft.call)

@@ -98,7 +98,7 @@ def waiting(calls: CallService, ledger: Ledger) -> Waiting:
     return Waiting(calls, ledger)
 
 
-def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for(waiting: Waiting) -> None:
+def test_interim_result_is_returned_unless_final_is_awaited(waiting: Waiting) -> None:
     call = waiting.suspend()
     assert [call.result(30).status for _ in range(3)] == ["pending"] * 3
     waiting.hear("ok")
@@ -106,15 +106,13 @@ def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for(waitin
     assert call.result(30).status == "ok"
 
 
-def test_an_interim_result_is_not_returned_any_more_once_there_is_a_final_one(waiting: Waiting) -> None:
+def test_interim_result_is_never_returned_after_final(waiting: Waiting) -> None:
     call = waiting.hear("pending", "ok")
     assert call.result(30).status == "ok"
     assert asyncio.run(call.wait(30)).status == "ok"
 
 
-def test_an_interim_result_that_polls_find_again_does_not_hide_the_final_one(
-    waiting: Waiting, always_due: None
-) -> None:
+def test_interim_result_polled_again_hides_no_final_result(waiting: Waiting, always_due: None) -> None:
     call = waiting.suspend()
     assert call.result(30).status == "pending"
     for _ in range(5):
@@ -123,21 +121,19 @@ def test_an_interim_result_that_polls_find_again_does_not_hide_the_final_one(
     assert call.result(30).status == "ok"
 
 
-def test_the_latest_of_several_interim_results_counts(waiting: Waiting) -> None:
+def test_latest_of_several_interim_results_counts(waiting: Waiting) -> None:
     call, later = waiting.suspend(), a_result("pending").model_copy(update={"handle": "second"})
     waiting.calls.listener.resolve(waiting.id, later)
     waiting.hear("ok")
     assert call.result(30).status == "ok"
 
 
-def test_waiting_for_the_final_result_ends_in_time(waiting: Waiting) -> None:
+def test_waiting_for_final_result_ends_in_time(waiting: Waiting) -> None:
     with pytest.raises(WaitTimeout):
         waiting.hear("pending").result(0.05, wait_pending=True)
 
 
-def test_interim_result_is_returned_at_once_after_a_wait_for_the_final_one(
-    waiting: Waiting, calls: CallService
-) -> None:
+def test_interim_result_returns_at_once_after_awaiting_final(waiting: Waiting, calls: CallService) -> None:
     call = waiting.suspend()
     with pytest.raises(WaitTimeout):
         call.result(0.05, wait_pending=True)
@@ -151,7 +147,7 @@ def test_interim_result_is_returned_at_once_after_a_wait_for_the_final_one(
     assert there == [True, True]
 
 
-def test_an_event_loop_waits_for_the_final_result_too(waiting: Waiting) -> None:
+def test_event_loop_waits_for_final_result_too(waiting: Waiting) -> None:
     call = waiting.hear("pending")
     with pytest.raises(WaitTimeout):
         asyncio.run(call.wait(0.05, wait_pending=True))
@@ -159,7 +155,7 @@ def test_an_event_loop_waits_for_the_final_result_too(waiting: Waiting) -> None:
     assert asyncio.run(call.wait(30, wait_pending=True)).status == "ok"
 
 
-def test_an_output_that_mentions_pending_is_a_final_result(waiting: Waiting) -> None:
+def test_output_that_mentions_pending_is_final_result(waiting: Waiting) -> None:
     result = a_result("ok").model_copy(update={"output": {"status": "pending"}})
     waiting.calls.listener.resolve(waiting.id, serializer.encode(result.to_wire()))
     assert waiting.pending.result(30, wait_pending=True) == result
@@ -171,7 +167,7 @@ def test_result_is_parsed_once_for_all_waiting_threads(waiting: Waiting) -> None
 
 
 @pytest.mark.parametrize("damaged", [b"{", b"\xff", b'{"v":2}', b"[]"])
-def test_in_place_of_a_notification_that_cannot_be_read_the_stored_result_is_returned(
+def test_stored_result_replaces_unreadable_notification(
     waiting: Waiting, ledger: Ledger, always_due: None, caplog: pytest.LogCaptureFixture, damaged: bytes
 ) -> None:
     claim = claimed(ledger, waiting.tool_call)
@@ -181,7 +177,7 @@ def test_in_place_of_a_notification_that_cannot_be_read_the_stored_result_is_ret
     assert "cannot be read" in caplog.text
 
 
-def test_a_task_is_given_the_stored_result_in_place_of_a_damaged_one(
+def test_task_gets_stored_instead_of_damaged_result(
     waiting: Waiting, ledger: Ledger, always_due: None
 ) -> None:
     claim = claimed(ledger, waiting.tool_call)
@@ -190,21 +186,21 @@ def test_a_task_is_given_the_stored_result_in_place_of_a_damaged_one(
     assert asyncio.run(waiting.pending.wait(30)).output == 1
 
 
-def test_a_status_is_what_the_record_says_even_when_the_result_is_there(waiting: Waiting) -> None:
+def test_status_follows_record_even_when_result_is_known(waiting: Waiting) -> None:
     assert waiting.hear("error").status() == "queued"
 
 
-def test_a_call_is_cancelled_by_its_id(waiting: Waiting, ledger: Ledger) -> None:
+def test_call_is_cancelled_by_its_id(waiting: Waiting, ledger: Ledger) -> None:
     waiting.pending.cancel()
     assert record_of(ledger, waiting.tool_call).is_cancelled
 
 
-def test_a_call_tells_its_progress(waiting: Waiting, redis: Redis) -> None:
+def test_call_tells_its_progress(waiting: Waiting, redis: Redis) -> None:
     redis.hset(f"goondan:call:{waiting.id}", "progress", b"1769940000000 " + report_of(3, 10))
     assert waiting.pending.progress() == PROGRESS
 
 
-def test_a_result_whose_notification_was_missed_is_found(
+def test_result_whose_notification_was_missed_is_found(
     calls: CallService, ledger: Ledger, always_due: None
 ) -> None:
     done, other = a_call(), a_call(turn_id="turn-2")
@@ -219,7 +215,7 @@ def test_a_result_whose_notification_was_missed_is_found(
         pending[1].result(0)
 
 
-def test_a_stored_result_that_cannot_be_read_is_told_and_an_unknown_call_is_named(
+def test_unreadable_result_and_unknown_call_are_reported(
     calls: CallService, ledger: Ledger, always_due: None
 ) -> None:
     unknown, damaged = calls.pending(["unknown", "damaged"])
@@ -234,7 +230,7 @@ def test_a_stored_result_that_cannot_be_read_is_told_and_an_unknown_call_is_name
         unknown.result(30)
 
 
-def test_one_poll_is_enough_until_the_next_is_due(
+def test_next_sweep_waits_until_it_is_due(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, always_due: None
 ) -> None:
     reaper = Sweeping(ledger)
@@ -245,7 +241,7 @@ def test_one_poll_is_enough_until_the_next_is_due(
     assert reaper.sweeps == 1
 
 
-def test_failed_poll_is_retried_by_the_next_waiting_thread(ledger: Ledger, always_due: None) -> None:
+def test_failed_poll_is_retried_by_next_waiting_thread(ledger: Ledger, always_due: None) -> None:
     calls = CallService(ledger, Sweeping(ledger, RedisConnectionError("gone")))
     unknown = calls.pending(["unknown"])
     with pytest.raises(BrokerUnreachableError):
@@ -254,7 +250,7 @@ def test_failed_poll_is_retried_by_the_next_waiting_thread(ledger: Ledger, alway
     assert len(unknown) == 1
 
 
-def test_a_thread_that_comes_during_a_poll_does_not_poll_too(ledger: Ledger, always_due: None) -> None:
+def test_thread_arriving_during_poll_does_not_poll_too(ledger: Ledger, always_due: None) -> None:
     class Polling(Sweeping):
         def sweep(self, sweeper: str) -> int:
             service.poll("any")

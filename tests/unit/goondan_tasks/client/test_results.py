@@ -42,7 +42,7 @@ def heard(listener: ResultListener, redis: Redis, data: bytes, *call_ids: str) -
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\xff " + LINE, b"\xff\n" + b"id-1 " + LINE])
-def test_a_line_that_cannot_be_read_is_logged_and_the_next_one_is_heard(
+def test_unreadable_line_is_logged_and_next_is_heard(
     listener: ResultListener, redis: Redis, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -51,7 +51,7 @@ def test_a_line_that_cannot_be_read_is_logged_and_the_next_one_is_heard(
 
 
 @pytest.mark.parametrize("damaged", [b"{", b"\xff", b'{"v":2}', b"[]"])
-def test_a_result_that_cannot_be_read_says_so_whenever_it_is_asked_for(
+def test_unreadable_result_raises_whenever_it_is_requested(
     listener: ResultListener, redis: Redis, damaged: bytes
 ) -> None:
     [expected] = listener.expect(["id-1"])
@@ -67,9 +67,7 @@ def test_one_notification_holds_several_results(listener: ResultListener, redis:
     assert heard(listener, redis, data, "id-1", "large", "id-2") == [OK, OK, OK]
 
 
-def test_an_interim_result_and_the_final_one_may_come_in_one_notification(
-    listener: ResultListener, redis: Redis
-) -> None:
+def test_interim_and_final_result_may_share_notification(listener: ResultListener, redis: Redis) -> None:
     [first] = listener.expect(["id-1"])
     interim = serializer.encode(a_result("pending").to_wire())
     redis.publish(KEYS.results(listener.producer), b"id-1 " + interim + b"\nid-1 " + LINE)
@@ -80,9 +78,7 @@ def test_an_interim_result_and_the_final_one_may_come_in_one_notification(
     assert first.following.result() == OK
 
 
-def test_a_result_is_heard_however_deeply_its_output_is_nested(
-    listener: ResultListener, redis: Redis
-) -> None:
+def test_result_with_deeply_nested_output_is_heard(listener: ResultListener, redis: Redis) -> None:
     output: object = 2**70
     for _ in range(serializer.DEEPEST):
         output = [output]
@@ -90,6 +86,6 @@ def test_a_result_is_heard_however_deeply_its_output_is_nested(
     assert heard(listener, redis, b"id-1 " + serializer.encode(result.to_wire()), "id-1") == [result]
 
 
-def test_result_that_is_not_expected_any_more_is_not_kept(listener: ResultListener) -> None:
+def test_result_no_longer_expected_is_not_kept(listener: ResultListener) -> None:
     listener.expect(["id-1"])
     assert listener.expected_ids() == []

@@ -18,7 +18,7 @@ def ledger() -> Iterator[Ledger]:
         yield Ledger(redis, Settings.load())
 
 
-def test_limits_with_waiting_calls_are_told_with_when_they_admit_the_next(ledger: Ledger) -> None:
+def test_limits_with_waiting_calls_tell_next_admission_time(ledger: Ledger) -> None:
     redis, keys, now = ledger.redis, ledger.keys, int(redis_time(ledger.redis))
     for name, period, waiting in (("rate:a__b", 60_000, 2), ("call:a__c", 0, 1), ("rate:idle", 1_000, 0)):
         redis.zadd(keys.limits, {name: now})

@@ -23,7 +23,7 @@ def nowhere() -> Iterator[str]:
         yield f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
 
 
-def test_followers_that_wait_for_redis_keep_no_trip_waiting(nowhere: str) -> None:
+def test_followers_awaiting_redis_hold_up_no_trip(nowhere: str) -> None:
     async def program() -> None:
         settings = Settings.load(redis_url=nowhere, connect_timeout_seconds=0)
         async with AsyncClient(Client(settings)) as client:
@@ -41,7 +41,7 @@ def test_followers_that_wait_for_redis_keep_no_trip_waiting(nowhere: str) -> Non
     asyncio.run(program())
 
 
-def test_follower_that_joins_when_the_client_is_closed_does_not_wait_for_redis(nowhere: str) -> None:
+def test_follower_joining_closed_client_never_awaits_redis(nowhere: str) -> None:
     async def program() -> None:
         client = AsyncClient(Client(Settings.load(redis_url=nowhere)))
         joining = asyncio.ensure_future(anext(client.follow(call_identity("coder", "k", "t", "c"))))

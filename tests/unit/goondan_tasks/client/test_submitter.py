@@ -55,7 +55,7 @@ def draft(name: str, **fields: object) -> CallDraft:
     return draft_call({**known, **fields})
 
 
-def test_calls_beside_a_conflict_are_sent_or_answered(
+def test_calls_beside_conflict_are_sent_or_answered(
     submitter: Submitter, ledger: Ledger, redis: Redis
 ) -> None:
     submit(submitter, draft("taken"))
@@ -73,7 +73,7 @@ def test_calls_beside_a_conflict_are_sent_or_answered(
     assert result.error.code == "E_TOOL_INVALID_ARGS"
 
 
-def test_each_call_of_a_reply_carries_its_message(submitter: Submitter) -> None:
+def test_each_call_of_reply_carries_its_message(submitter: Submitter) -> None:
     first, second = (assistant_message("a", "echo__args", {}, step, iso_time(0)) for step in ("s1", "s2"))
     drafts = [draft("a", message=message) for message in (first, first, None, second)]
     written = [serializer.decode(submitter.prepare(one).call_json) for one in drafts]
@@ -93,7 +93,7 @@ def noting(redis: Redis) -> tuple[str, ScriptCall[None]]:
 
 
 @pytest.mark.parametrize("key", ["goondan:due", "agent.coder"])
-def test_submission_names_the_keys_that_another_program_may_have_written(
+def test_submission_names_keys_overwritten_by_other_programs(
     submitter: Submitter, redis: Redis, key: str
 ) -> None:
     redis.set(key, "overwritten")
@@ -101,14 +101,14 @@ def test_submission_names_the_keys_that_another_program_may_have_written(
         submit(submitter, draft("call_1"))
 
 
-def test_script_runs_after_the_calls_of_its_trip(submitter: Submitter, redis: Redis) -> None:
+def test_script_runs_after_calls_of_its_trip(submitter: Submitter, redis: Redis) -> None:
     turn, note = noting(redis)
     accepted = submitter.accept([submitter.prepare(draft("a")), submitter.prepare(draft("b"))], "p1", note)
     assert accepted == ([], {})
     assert redis.llen(turn) == 1
 
 
-def test_unconfirmed_calls_are_sent_whatever_ran_after_them(
+def test_unconfirmed_calls_are_sent_despite_later_scripts(
     submitter: Submitter, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(calls: Sequence[ScriptCall[Any]], meanwhile: None) -> None:
@@ -123,18 +123,14 @@ def test_unconfirmed_calls_are_sent_whatever_ran_after_them(
     assert queued(redis) == [identity_of(draft("a").call)]
 
 
-def test_a_call_that_is_still_queued_is_not_sent_again_when_it_is_submitted_again(
-    submitter: Submitter, redis: Redis
-) -> None:
+def test_queued_call_submitted_again_is_not_resent(submitter: Submitter, redis: Redis) -> None:
     call_id = identity_of(draft("call_1").call)
     assert submit(submitter, draft("call_1")) == []
     assert submit(submitter, draft("call_1")) == [0]
     assert queued(redis) == [call_id]
 
 
-def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(
-    submitter: Submitter, ledger: Ledger
-) -> None:
+def test_faulty_repetition_does_not_answer_waiting_call(submitter: Submitter, ledger: Ledger) -> None:
     submit(submitter, draft("call_1"))
     submit(submitter, draft("call_1", timeoutSeconds=-1))
     record = ledger.record(identity_of(draft("call_1").call))
@@ -142,9 +138,7 @@ def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(
     assert record.status == "queued"
 
 
-def test_a_call_with_a_fault_whose_submission_is_sent_twice_is_answered(
-    submitter: Submitter, ledger: Ledger
-) -> None:
+def test_faulty_call_submitted_twice_is_answered(submitter: Submitter, ledger: Ledger) -> None:
     submission = submitter.prepare(draft("call_1", timeoutSeconds=-1))
     ledger.submit_all([submission], "p1")  # and its answer was lost on its way
     assert submitter.accept([submission], "p1") == ([0], {})
@@ -165,7 +159,7 @@ def test_a_call_with_a_fault_whose_submission_is_sent_twice_is_answered(
     ],
     ids=str,
 )
-def test_a_call_without_a_json_form_is_answered_wherever_the_fault_is(
+def test_call_without_json_form_is_always_answered(
     submitter: Submitter, ledger: Ledger, field: dict[str, object]
 ) -> None:
     submission = submitter.prepare(draft("call_1", **field))
@@ -217,7 +211,7 @@ def a_result(code: str) -> ToolCallResult:
     return ToolCallResult.from_wire({**wire, "meta": dict.fromkeys(names, "x")})
 
 
-def test_a_replay_is_the_same_but_for_what_was_for_the_first_time_only() -> None:
+def test_replay_keeps_call_except_one_time_fields() -> None:
     new = replay_of(DEAD)
     changed = {name for name, value in CALL if getattr(new, name) != value}
     assert changed == {"turn_id", "span_id", "step_id", "deadline", "idempotency_key", "replay_of"}
@@ -225,7 +219,7 @@ def test_a_replay_is_the_same_but_for_what_was_for_the_first_time_only() -> None
     assert (new.step_id, new.deadline, new.idempotency_key) == (None, None, None)
 
 
-def test_the_identity_of_a_replay_tells_which_time_it_is() -> None:
+def test_identity_of_replay_depends_on_number_of_replays() -> None:
     second = dataclasses.replace(DEAD, replayed_by="x", replays=1)
     ids = [identity_of(replay_of(record)) for record in (DEAD, DEAD, second)]
     assert ids[0] == ids[1]
@@ -246,21 +240,19 @@ def test_the_identity_of_a_replay_tells_which_time_it_is() -> None:
         ({"call": CALL.model_copy(update={"tool_name": NO_CALL_TOOL})}, "E_TOOL_CANCELLED", "holds no call"),
     ],
 )
-def test_what_must_not_be_replayed_is_refused(
-    changes: dict[str, object], code: str | None, reason: str
-) -> None:
+def test_call_not_replayable_is_refused(changes: dict[str, object], code: str | None, reason: str) -> None:
     record = dataclasses.replace(DEAD, **changes)  # type: ignore[arg-type]
     with pytest.raises(NotReplayableError, match=reason):
         require_replayable(record, a_result(code) if code else None, again=False)
 
 
 @pytest.mark.parametrize("code", ["E_TOOL_POISONED", "E_TOOL_OUTCOME_UNKNOWN", "E_TOOL_EXPIRED", "E_TOOL"])
-def test_any_other_error_can_be_replayed_and_once_more_if_that_is_meant(code: str) -> None:
+def test_other_errors_are_replayable_and_again_on_request(code: str) -> None:
     require_replayable(DEAD, a_result(code), again=False)
     require_replayable(dataclasses.replace(DEAD, replayed_by="x", replays=1), a_result(code), again=True)
 
 
-def test_a_call_outside_of_any_step_can_be_replayed_once_its_agent_has_the_tool() -> None:
+def test_stepless_call_is_replayable_once_agent_has_tool() -> None:
     call = CALL.model_copy(update={"step_id": None})
     record = dataclasses.replace(DEAD, call=call, status="done")
     require_replayable(record, a_result("E_TOOL_NOT_IN_CATALOG"), again=False)

@@ -24,7 +24,7 @@ def ours() -> list[threading.Thread]:
     return [thread for thread in named if thread not in EARLIER]
 
 
-def test_trips_that_hang_leave_the_programs_own_executor_alone() -> None:
+def test_trips_that_hang_leave_programs_own_executor_alone() -> None:
     end = threading.Event()
 
     async def program() -> str:
@@ -43,7 +43,7 @@ def test_trips_that_hang_leave_the_programs_own_executor_alone() -> None:
     wait_until(lambda: ours() == [])
 
 
-def test_trip_that_finds_no_free_thread_in_time_fails_and_is_not_made() -> None:
+def test_trip_without_free_thread_fails_and_never_runs() -> None:
     end, made = threading.Event(), list[str]()
 
     async def program() -> None:
@@ -66,7 +66,7 @@ def test_trip_that_finds_no_free_thread_in_time_fails_and_is_not_made() -> None:
     wait_until(lambda: ours() == [])
 
 
-def test_a_trip_has_the_context_of_its_caller_and_raises_there() -> None:
+def test_trip_runs_and_raises_in_callers_context() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
     def fail() -> None:
@@ -84,7 +84,7 @@ def test_a_trip_has_the_context_of_its_caller_and_raises_there() -> None:
     wait_until(lambda: ours() == [])
 
 
-def test_a_cancelled_trip_that_has_not_begun_is_not_made() -> None:
+def test_trip_cancelled_before_its_start_never_runs() -> None:
     end = threading.Event()
     made: list[int] = []
 

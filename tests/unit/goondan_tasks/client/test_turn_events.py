@@ -31,7 +31,7 @@ def text(answer_id: str, characters: str, step: int = 0) -> TextDelta:
     return TextDelta(step=step, text=characters, answer_id=answer_id)
 
 
-def test_what_is_told_again_after_a_death_is_left_out() -> None:
+def test_repeated_events_after_death_are_left_out() -> None:
     pending = ANSWERED.model_copy(update={"status": "pending"})
     other_ask = USED.model_copy(update={"request_id": "r-2"})
 
@@ -40,13 +40,13 @@ def test_what_is_told_again_after_a_death_is_left_out() -> None:
     assert heard(pending, USED, ANSWERED, other_ask) == [pending, USED, ANSWERED, other_ask]
 
 
-def test_first_answer_of_a_step_is_no_restart() -> None:
+def test_first_answer_of_step_is_no_restart() -> None:
     one, two = text("a", "one"), text("b", "two", step=1)
 
     assert heard(begun("a"), one, begun("b", step=1), two) == [one, two]
 
 
-def test_second_answer_of_a_step_voids_the_text_of_the_first() -> None:
+def test_second_answer_of_step_voids_text_of_first() -> None:
     thought = ReasoningDelta(step=0, text="hm", answer_id="a")
 
     assert heard(begun("a"), thought, begun("b"), text("b", "two")) == [
@@ -56,17 +56,17 @@ def test_second_answer_of_a_step_voids_the_text_of_the_first() -> None:
     ]
 
 
-def test_answer_that_was_cut_before_its_first_word_is_not_told_of() -> None:
+def test_answer_cut_before_first_word_is_omitted() -> None:
     assert heard(begun("a"), begun("b"), text("b", "two")) == [text("b", "two")]
 
 
-def test_pieces_of_a_void_answer_that_come_late_are_left_out() -> None:
+def test_late_pieces_of_void_answer_are_left_out() -> None:
     one, two = text("a", "one"), text("b", "two")
 
     assert heard(one, begun("b"), text("a", "late"), begun("a"), two) == [one, begun("b"), two]
 
 
-def test_restart_whose_own_entry_was_lost_is_told_with_the_first_piece() -> None:
+def test_restart_with_lost_entry_comes_with_first_piece() -> None:
     assert heard(text("a", "one"), text("b", "two")) == [text("a", "one"), begun("b"), text("b", "two")]
 
 
@@ -80,24 +80,24 @@ def restarted(attempt: int, seq: int = 0) -> ToolRestarted:
     return ToolRestarted(tool_call_id="call_1", call_id="c-1", tool="bash__exec", attempt=attempt, seq=seq)
 
 
-def test_output_that_was_written_twice_is_passed_on_once() -> None:
+def test_output_written_twice_is_passed_on_once() -> None:
     one, two, other = emitted(0), emitted(1), emitted(0, call_id="c-2")
 
     assert heard(one, two, one, other, two) == [one, two, other]
 
 
-def test_output_of_another_run_of_the_call_voids_that_of_the_first() -> None:
+def test_output_of_second_run_voids_output_of_first() -> None:
     one, again = emitted(0), emitted(0, attempt=2)
 
     assert heard(one, again, emitted(1)) == [one, restarted(2), again]
 
 
-def test_first_output_of_a_call_voids_nothing() -> None:
+def test_first_output_of_call_voids_nothing() -> None:
     assert heard(emitted(0, attempt=3)) == [emitted(0, attempt=3)]
     assert heard(restarted(1), emitted(1)) == [emitted(1)]
 
 
-def test_handler_that_begins_again_within_a_run_voids_its_output_once() -> None:
+def test_handler_restarting_within_run_voids_output_once() -> None:
     one, again, late = emitted(0), restarted(1, seq=1), emitted(0, attempt=2)
 
     assert heard(one, again, again, emitted(2)) == [one, again, emitted(2)]

@@ -20,7 +20,7 @@ def drafts_of(reply: list[dict[str, Any]], **common: Any) -> list[CallDraft]:
     return scope.drafts(asked, stepId="step", **common)
 
 
-def test_calls_of_a_step_share_what_is_the_turns_and_have_their_own_spans() -> None:
+def test_calls_of_step_share_turn_but_not_spans() -> None:
     calls = [draft.call for draft in drafts_of(REPLY, timeoutSeconds=5)]
 
     assert [(call.tool_call_id, call.args["a"]) for call in calls] == [("c0", 0), ("c1", 1), ("c2", 2)]
@@ -29,7 +29,7 @@ def test_calls_of_a_step_share_what_is_the_turns_and_have_their_own_spans() -> N
     assert len({call.span_id for call in calls}) == len(calls)
 
 
-def test_repeated_id_of_a_model_is_kept_beside_the_unique_one_in_its_own_call_only() -> None:
+def test_repeated_model_id_is_kept_beside_unique_id() -> None:
     first, second = (draft.call for draft in drafts_of([REPLY[0], REPLY[0]]))
 
     assert (first.tool_call_id, first.model_call_id, first.shown_id) == ("c0", None, "c0")
@@ -37,7 +37,7 @@ def test_repeated_id_of_a_model_is_kept_beside_the_unique_one_in_its_own_call_on
 
 
 @pytest.mark.parametrize("timeout_seconds", [0, float("nan"), "soon"])
-def test_wrong_field_of_a_step_is_the_fault_of_each_of_its_calls(timeout_seconds: Any) -> None:
+def test_wrong_step_field_is_each_calls_fault(timeout_seconds: Any) -> None:
     drafts = drafts_of(REPLY, timeoutSeconds=timeout_seconds)
 
     assert all(draft.fault.startswith("The call is not valid: timeoutSeconds") for draft in drafts)

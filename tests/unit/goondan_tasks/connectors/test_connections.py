@@ -31,7 +31,7 @@ spec:
         "config: { HEADER: { valueFrom: { env: SHOP_UNSET } } }",
     ],
 )
-def test_a_missing_variable_is_reported_with_its_connection(
+def test_missing_variable_is_reported_with_its_connection(
     needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SHOP_UNSET", raising=False)

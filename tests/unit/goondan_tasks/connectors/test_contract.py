@@ -168,7 +168,7 @@ def talk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     yield {"runs": runs, "seen": seen, "lines": lines, "folder": folder}
 
 
-def test_context_has_what_the_connection_gives(talk: Json) -> None:
+def test_context_has_config_and_secrets_of_connection(talk: Json) -> None:
     folder = str(talk["folder"])
     assert [one["config"] for one in talk["seen"]] == [{"FOLDER": folder}] * 2
     assert [one["secrets"] for one in talk["seen"]] == [{"TOKEN": "first"}, {"TOKEN": "second"}]
@@ -180,19 +180,19 @@ def test_connector_holds_no_grants(talk: Json) -> None:
     assert [one["grants"] for one in talk["seen"]] == [False, False]
 
 
-def test_each_connection_has_a_process_of_its_own(talk: Json) -> None:
+def test_each_connection_has_its_own_process(talk: Json) -> None:
     first, second = talk["seen"]
     assert first["pid"] != second["pid"]
 
 
-def test_what_is_logged_and_printed_has_its_level_and_its_connection(talk: Json) -> None:
+def test_logged_lines_have_level_and_connection(talk: Json) -> None:
     wanted = [("debug", "one"), ("info", "two"), ("warning", "three"), ("error", "four"), ("info", "five")]
     for name in ("first", "second"):
         own = [one for one in talk["lines"] if one.get("connection") == name and one["connector"] == "talk"]
         assert set(wanted) <= {(one["log_level"], one.get("line", one["event"])) for one in own}
 
 
-def test_events_go_where_the_rules_say_whatever_else_they_name(talk: Json) -> None:
+def test_events_follow_rules_whatever_else_they_name(talk: Json) -> None:
     for run in talk["runs"]:
         went = [(agent, key, event.type) for agent, event, key in run.client.sent]
         assert went == [("clerk", "own", "note"), ("clerk", "own", "note"), ("expert", "album", "photo")]
@@ -207,11 +207,11 @@ def test_events_have_texts_and_ids_of_their_own(talk: Json) -> None:
     assert len({one.id for one in events}) == 6
 
 
-def test_event_that_is_not_valid_is_refused_to_its_connector(talk: Json) -> None:
+def test_invalid_event_is_refused_to_its_connector(talk: Json) -> None:
     assert [one["refused"] for one in talk["seen"]] == [[True] * 11] * 2
 
 
-def test_connector_ends_in_its_own_way_when_it_is_asked_to(talk: Json) -> None:
+def test_connector_ends_its_own_way_when_asked(talk: Json) -> None:
     assert {one.name for one in talk["folder"].glob("ended-*")} == {"ended-first", "ended-second"}
     assert [run.store.errors for run in talk["runs"]] == [[""], [""]]
 
@@ -243,7 +243,7 @@ export default () => {
         ("export const value = 1;", "exports no connector"),
     ],
 )  # fmt: skip
-def test_failed_run_in_javascript_is_noted_and_begun_again(tmp_path: Path, code: str, reason: str) -> None:
+def test_failed_javascript_run_is_noted_and_restarted(tmp_path: Path, code: str, reason: str) -> None:
     run = Run(*written(tmp_path, "node", {"javascript": code}), name="bad")
     try:
         wait_until(lambda: len(run.store.errors) >= 2, PATIENCE, show=lambda: run.store.errors)
@@ -265,7 +265,7 @@ export default (ctx: any) => {
 """
 
 
-def test_logger_in_javascript_is_a_console(tmp_path: Path) -> None:
+def test_logger_in_javascript_is_console(tmp_path: Path) -> None:
     with capture_logs() as lines:
         run = Run(*written(tmp_path, "node", {"javascript": LOGGING}), name="logs")
         assert run.runner.join(PATIENCE)
@@ -279,7 +279,7 @@ def test_logger_in_javascript_is_a_console(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["notes", "notes-typescript"])
 @pytest.mark.parametrize("missing", ["EVENTS_FILE", "SEEN_FILE", "SECRET_NOTES_TOKEN"])
-def test_value_without_its_variable_is_an_error_before_the_start(
+def test_value_without_its_variable_is_error_before_start(
     monkeypatch: pytest.MonkeyPatch, name: str, missing: str
 ) -> None:
     for variable in ("EVENTS_FILE", "SEEN_FILE", "SECRET_NOTES_TOKEN"):

@@ -218,7 +218,7 @@ async def connect(ctx):
 
 
 @pytest.mark.parametrize("language", ["python", *NAMES])
-def test_cron_trigger_calls_the_entry_once_for_a_slot(tmp_path: Path, language: str) -> None:
+def test_cron_trigger_calls_entry_once_for_slot(tmp_path: Path, language: str) -> None:
     entry, files = of(language, REPORT_PYTHON, REPORT_TYPESCRIPT)
     store = Store(time=MONDAY + 90_000, slots={0: MONDAY - 3 * 86_400_000})
     with running(tmp_path, REPORTER.replace("ENTRY", entry), files, language, store) as (_, kept, client):
@@ -309,7 +309,7 @@ async def connect(ctx):
 
 
 @pytest.mark.parametrize("language", ["python", *NAMES])
-def test_lines_and_own_loop_reach_the_entry_agent(tmp_path: Path, language: str) -> None:
+def test_lines_and_own_loop_reach_entry_agent(tmp_path: Path, language: str) -> None:
     entry, files = of(language, CHAT_PYTHON, CHAT_TYPESCRIPT)
     yaml = CHAT.replace("ENTRY", entry)
     with (
@@ -429,14 +429,14 @@ def test_canonical_connector_with_rules_needs_no_connection(tmp_path: Path, lang
 
 
 @pytest.mark.parametrize("language", ["python", *NAMES])
-def test_missing_export_ends_the_run_when_the_entry_is_loaded(tmp_path: Path, language: str) -> None:
+def test_missing_export_ends_run_when_entry_is_loaded(tmp_path: Path, language: str) -> None:
     entry, files = of(language, ON_LINE, "export function onLine() {}\n")
     with running(tmp_path, CANONICAL.replace("ENTRY", entry), files, language) as (_, store, _client):
         wait_until(lambda: store.ended, PATIENCE)
     assert "onSchedule" in store.ended[0]
 
 
-def test_canonical_connector_of_the_type_cli_needs_no_entry(tmp_path: Path) -> None:
+def test_canonical_connector_of_type_cli_needs_no_entry(tmp_path: Path) -> None:
     yaml = """\
 apiVersion: agents.example.io/v1alpha1
 kind: Connector
@@ -509,7 +509,7 @@ def connect(ctx):
 
 @pytest.mark.requirement("oauth.context")
 @pytest.mark.parametrize("language", ["python", *NAMES])
-def test_connector_of_an_oauth_app_gets_tokens_and_names_the_subject(tmp_path: Path, language: str) -> None:
+def test_oauth_apps_connector_gets_tokens_naming_subject(tmp_path: Path, language: str) -> None:
     entry, files = of(language, TOKENS_PYTHON, TOKENS_TYPESCRIPT)
     asked: list[Any] = []
 
@@ -608,14 +608,14 @@ MENTION = {"type": "app_mention", "channel": "C1", "ts": "17.1", "text": "hello"
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"[" * 100_000, b"[1]", b""])
-def test_body_that_is_no_object_reaches_the_entry_as_it_is(body: bytes) -> None:
+def test_non_object_body_reaches_entry_unchanged(body: bytes) -> None:
     request = received(HttpRequest("POST", "/x", body=body), "/x", is_canonical=False)["request"]
 
     assert (request["body"], request["rawBody"]) == ({}, body.decode("utf-8", "replace"))
 
 
 @pytest.mark.parametrize("language", ["python", *NAMES])
-def test_requests_call_the_entry_and_get_its_answer(tmp_path: Path, language: str) -> None:
+def test_requests_call_entry_and_get_its_answer(tmp_path: Path, language: str) -> None:
     entry, files = of(language, SLACK_PYTHON, SLACK_TYPESCRIPT)
     with running(tmp_path, SLACK.replace("ENTRY", entry), files, language) as (runner, store, client):
         open_requests = runner.requests

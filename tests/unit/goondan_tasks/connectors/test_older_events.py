@@ -32,7 +32,7 @@ def declared(**fields: Any) -> Json:
         ({"properties": {"instanceKey": 7}}, None, "main"),
     ],
 )
-def test_instance_of_a_declared_event(event: Json, payload: Any, instance: str) -> None:
+def test_instance_of_declared_event(event: Json, payload: Any, instance: str) -> None:
     emitted = DeclaredEvents("main")({"event": declared(**event), "payload": payload, "id": "cron:0:1"})
     assert emitted.event.instance_key == instance
     assert emitted.event.id == "cron:0:1"
@@ -58,7 +58,7 @@ def test_declared_event_that_is_not_valid_is_refused(fields: Json) -> None:
 @pytest.mark.parametrize(
     "auth", [None, {}, {"subjects": {"global": "slack:team:T1"}}, {"subjects": {"user": ""}}]
 )
-def test_event_without_the_subject_of_its_oauth_app_is_refused(auth: Any) -> None:
+def test_event_without_oauth_apps_subject_is_refused(auth: Any) -> None:
     with pytest.raises(ConnectorError, match=r"auth\.subjects\.user"):
         DeclaredEvents("main", "user")(declared(auth=auth))
     whole = {"actor": {"id": "slack:U1"}, "subjects": {"user": "slack:user:T1:U1"}}
@@ -154,9 +154,7 @@ SLACK = {"event": {"type": "app_mention", "channel": "C1", "thread_ts": 17, "tex
         ),
     ],
 )
-def test_where_a_canonical_event_goes(
-    event: Json, payload: Any, rules: list[PathRule], expected: Any
-) -> None:
+def test_where_canonical_event_goes(event: Json, payload: Any, rules: list[PathRule], expected: Any) -> None:
     assert read(event, payload, *rules) == expected
 
 

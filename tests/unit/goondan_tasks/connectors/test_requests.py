@@ -303,7 +303,7 @@ def test_request_arrives_unchanged(connection: Connection) -> None:
     assert answer.headers["content-type"].partition(";")[0] == "application/json"
 
 
-def test_headers_of_the_connection_are_the_servers(connection: Connection) -> None:
+def test_headers_of_connection_are_servers(connection: Connection) -> None:
     headers = {name.lower(): value for name, value in connection.ask("/own").headers.items()}
 
     kind = headers.pop("content-type", "text/plain")  # Bun leaves the choice to the server
@@ -311,20 +311,20 @@ def test_headers_of_the_connection_are_the_servers(connection: Connection) -> No
     assert kind.partition(";")[0] == "text/plain"
 
 
-def test_body_of_the_greatest_size_is_answered_and_a_larger_one_is_not(connection: Connection) -> None:
+def test_body_of_maximum_size_is_answered_larger_refused(connection: Connection) -> None:
     bodies = [b"x" * MAX_BODY_BYTES, b"x" * (MAX_BODY_BYTES + 1)]
     answers = connection.ask_all([HttpRequest("POST", "/nothing", body=body) for body in bodies])
 
     assert [one.status for one in answers] == [200, 413]
 
 
-def test_many_requests_are_answered_at_a_time(connection: Connection) -> None:
+def test_many_requests_are_answered_at_time(connection: Connection) -> None:
     answers = connection.ask_all([HttpRequest("POST", "/meet")] * 40)
 
     assert [one.status for one in answers] == [200] * 40
 
 
-def test_event_of_a_request_is_handed_over(connection: Connection) -> None:
+def test_event_of_request_is_handed_over(connection: Connection) -> None:
     assert json.loads(text_of(connection.ask("/emit"))) == {"agent": "clerk"}
 
 
@@ -360,7 +360,7 @@ def test_refused_request_is_counted(connection: Connection) -> None:
     assert connection.store.counted[before:] == [("refused", text)]  # and no event
 
 
-def test_event_of_a_signed_request_is_handed_over(connection: Connection) -> None:
+def test_event_of_signed_request_is_handed_over(connection: Connection) -> None:
     signed = hmac.new(b"s3cret", b"paid", hashlib.sha256).hexdigest()
     answer = connection.ask("/verify", headers={"x-hub-signature-256": f"sha256={signed}"}, body=b"paid")
 
@@ -373,7 +373,7 @@ async def never_answered(requests: OpenRequests, count: int) -> list[int]:
     return [answer.status for answer in await asyncio.gather(*asked)]
 
 
-def test_request_without_an_answer_is_given_up_and_called_off() -> None:
+def test_unanswered_request_is_given_up_and_cancelled() -> None:
     requests, written, ended = OpenRequests("shop", answer_seconds=0.01), list[JsonObject](), list[str]()
     requests.attach(written.append, ended.append)
 
@@ -383,7 +383,7 @@ def test_request_without_an_answer_is_given_up_and_called_off() -> None:
     requests.respond({"type": "response", "id": [], "status": 200})
 
 
-def test_connector_that_answers_nothing_is_ended_when_no_request_has_room() -> None:
+def test_unresponsive_connector_ends_when_requests_fill_up() -> None:
     requests, written, ended = OpenRequests("shop", answer_seconds=0.01), list[JsonObject](), list[str]()
     requests.attach(written.append, ended.append)
 
@@ -395,7 +395,7 @@ def test_connector_that_answers_nothing_is_ended_when_no_request_has_room() -> N
     assert asyncio.run(never_answered(requests, 1)) == [504]
 
 
-def test_bodies_together_have_a_limit() -> None:
+def test_bodies_together_have_limit() -> None:
     requests = OpenRequests("shop", answer_seconds=0.01)
     requests.attach(lambda _: None, print)
 
@@ -407,7 +407,7 @@ def test_bodies_together_have_a_limit() -> None:
     assert sorted(asyncio.run(ask())) == [503] + [504] * (MOST_OPEN_BYTES // MAX_BODY_BYTES)
 
 
-def test_requests_of_an_ended_connector_are_to_be_sent_again(connection: Connection) -> None:
+def test_ended_connectors_requests_must_be_sent_again(connection: Connection) -> None:
     hung, ended = connection.ask_all([HttpRequest("POST", "/hang"), HttpRequest("POST", "/exit")])
 
     assert (hung.status, ended.status) == (503, 503)
@@ -424,7 +424,7 @@ def test_plain_handlers_answer_in_threads(tmp_path: Path) -> None:
         assert connection.ask("/raise").status == 500
 
 
-def test_emit_of_a_connector_that_polls_waits_for_room(tmp_path: Path) -> None:
+def test_emit_of_connector_that_polls_waits_for_room(tmp_path: Path) -> None:
     entry, sent = tmp_path / "poll.py", list[str]()
     entry.write_text(POLLING, encoding="utf-8")
     store, client = ShorterQueue(), SimpleNamespace()

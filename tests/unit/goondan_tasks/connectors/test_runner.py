@@ -74,7 +74,7 @@ def running(
     assert runner.join(PATIENCE)
 
 
-def test_event_that_waits_when_its_program_ends_is_not_refused(tmp_path: Path) -> None:
+def test_event_waiting_at_programs_end_is_not_refused(tmp_path: Path) -> None:
     code = """
         def connect(ctx):
             ctx.emit({"name": "note", "message": {"type": "text", "text": "hi"}, "instanceKey": "own"})
@@ -84,7 +84,7 @@ def test_event_that_waits_when_its_program_ends_is_not_refused(tmp_path: Path) -
     assert store.counted == []
 
 
-def test_connector_ends_although_the_renewal_of_its_lease_waits(tmp_path: Path) -> None:
+def test_connector_ends_although_renewal_of_its_lease_waits(tmp_path: Path) -> None:
     def wait_for_redis() -> float:
         wait_until(lambda: store.ended, PATIENCE)
         return 0
@@ -196,7 +196,7 @@ def test_connector_that_ignores_its_end_is_killed(tmp_path: Path) -> None:
     assert store.ended == ["It did not end when it was asked to."]
 
 
-def test_what_a_connector_has_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_started_by_connector_end_with_it(tmp_path: Path) -> None:
     code = """
         import os, subprocess
         from pathlib import Path

@@ -22,7 +22,7 @@ def lease(store: ConnectionStore, token: str) -> Lease:
     return Lease(store.key("notes"), token, f"host:{token}", "file")
 
 
-def test_one_process_holds_a_connection(store: ConnectionStore) -> None:
+def test_one_process_holds_connection(store: ConnectionStore) -> None:
     assert store.hold(lease(store, "a")) == 0
     assert 29 < store.hold(lease(store, "b")) <= 30
     assert store.hold(lease(store, "a")) == 0
@@ -40,12 +40,12 @@ def test_lease_ends_by_itself(redis: Redis) -> None:
         store.move_cursor(lease(store, "a"), 1)
 
 
-def test_lease_from_a_damaged_future_is_taken(store: ConnectionStore, redis: Redis) -> None:
+def test_lease_from_damaged_future_is_taken(store: ConnectionStore, redis: Redis) -> None:
     redis.hset(store.key("notes"), mapping={"token": "a", "until": 10**15})
     assert store.hold(lease(store, "b")) == 0
 
 
-def test_only_the_holder_moves_the_cursor(store: ConnectionStore, redis: Redis) -> None:
+def test_only_holder_moves_cursor(store: ConnectionStore, redis: Redis) -> None:
     holder, other = lease(store, "a"), lease(store, "b")
     store.hold(holder)
     assert store.cursor("notes") is None
@@ -65,7 +65,7 @@ def test_cursor_that_is_too_large_is_refused(store: ConnectionStore) -> None:
         store.move_cursor(lease(store, "a"), "x" * 70_000)
 
 
-def test_status_says_how_a_connection_fares(store: ConnectionStore) -> None:
+def test_status_says_how_connection_fares(store: ConnectionStore) -> None:
     holder = lease(store, "a")
     store.hold(holder)
     store.count(holder, "events")
@@ -108,7 +108,7 @@ def test_reason_that_is_no_unicode_is_stored(store: ConnectionStore) -> None:
     assert store.statuses({"notes": "file"})[0].last_error == "\\udfff"
 
 
-def test_events_wait_in_the_queue_of_an_agent_or_in_a_mailbox(store: ConnectionStore, redis: Redis) -> None:
+def test_events_wait_in_agents_queue_or_mailbox(store: ConnectionStore, redis: Redis) -> None:
     assert store.waiting("clerk", "room/1") == 0
     redis.rpush("agent.clerk.events", *"abc")
     redis.rpush("goondan:mailbox:clerk@room%2F1", *"abcde")
@@ -122,7 +122,7 @@ def test_damaged_mailbox_holds_nothing_back(store: ConnectionStore, redis: Redis
     assert store.waiting("clerk", "room") == 1
 
 
-def test_processes_that_share_a_lease_count_together(store: ConnectionStore) -> None:
+def test_processes_that_share_lease_count_together(store: ConnectionStore) -> None:
     shared = [Lease(store.key("notes"), "http", owner, "file") for owner in ("here:1", "there:2")]
     for one in shared:
         assert store.hold(one) == 0
@@ -133,7 +133,7 @@ def test_processes_that_share_a_lease_count_together(store: ConnectionStore) -> 
     assert status.last_error == "it has ended"
 
 
-def test_reason_of_a_failure_is_kept_without_secrets(store: ConnectionStore) -> None:
+def test_reason_of_failure_is_kept_without_secrets(store: ConnectionStore) -> None:
     KNOWN_SECRETS.add("123456:the-token-of-a-bot")
     holder, url = lease(store, "a"), "https://x.example/bot123456:the-token-of-a-bot/getUpdates"
     store.hold(holder)
@@ -164,7 +164,7 @@ def test_connections_of_all_workspaces_are_listed(store: ConnectionStore, redis:
     assert store.hold(lease(store, "c")) == 0
 
 
-def test_cursor_moves_on_in_a_redis_that_came_back_empty(store: ConnectionStore, redis: Redis) -> None:
+def test_cursor_moves_on_after_redis_returns_empty(store: ConnectionStore, redis: Redis) -> None:
     """A connector that has its place in memory goes on from there before its lease is renewed."""
     holder = lease(store, "a")
     store.hold(holder)
@@ -178,7 +178,7 @@ def test_cursor_moves_on_in_a_redis_that_came_back_empty(store: ConnectionStore,
         store.move_cursor(holder, 8)
 
 
-def test_cursor_moves_after_a_lease_that_nobody_has_taken(store: ConnectionStore, redis: Redis) -> None:
+def test_cursor_moves_after_lease_that_nobody_has_taken(store: ConnectionStore, redis: Redis) -> None:
     holder = lease(store, "http")
     store.hold(holder)
     redis.hset(store.key("notes"), "until", 1)

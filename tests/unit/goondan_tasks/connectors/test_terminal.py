@@ -38,7 +38,7 @@ def texts(lines: TerminalLines, run: str, count: int) -> list[str | None]:
     return [None if one is None else one.text for one in found]
 
 
-def test_lines_end_at_their_ends_and_with_the_input(pipe: Pipe) -> None:
+def test_lines_end_at_their_ends_and_with_input(pipe: Pipe) -> None:
     pipe.write("one\r\n\nzwei ü\n\xff".encode("latin-1"))
     pipe.write(b"\nrest")
     pipe.end()
@@ -65,7 +65,7 @@ def test_lines_are_numbered_and_name_their_program(pipe: Pipe) -> None:
     assert first.program == second.program
 
 
-def test_another_run_gets_the_line_with_which_the_last_one_has_not_dealt(pipe: Pipe) -> None:
+def test_new_run_gets_line_last_run_left_unhandled(pipe: Pipe) -> None:
     pipe.write(b"a\nb\nc\n")
     lines = TerminalLines(pipe.reader)
 
@@ -73,7 +73,7 @@ def test_another_run_gets_the_line_with_which_the_last_one_has_not_dealt(pipe: P
     assert texts(lines, "second", 2) == ["b", "c"]
 
 
-def test_run_that_ends_while_it_waits_takes_no_line(pipe: Pipe) -> None:
+def test_run_ending_while_waiting_takes_no_line(pipe: Pipe) -> None:
     lines, has_ended, answers = TerminalLines(pipe.reader), threading.Event(), []
     waiting = threading.Thread(target=lambda: answers.append(lines.next("first", has_ended)))
     waiting.start()
@@ -85,7 +85,7 @@ def test_run_that_ends_while_it_waits_takes_no_line(pipe: Pipe) -> None:
     assert texts(lines, "second", 1) == ["a"]
 
 
-def test_line_may_be_longer_than_a_read(pipe: Pipe) -> None:
+def test_line_may_be_longer_than_read(pipe: Pipe) -> None:
     def write() -> None:
         pipe.write(b"x" * 300_000 + b"\nnext\n")
         pipe.end()
@@ -114,7 +114,7 @@ sys.exit(9 if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status))
 """
 
 
-def test_program_in_the_background_of_a_terminal_is_not_stopped() -> None:
+def test_program_in_background_of_terminal_is_not_stopped() -> None:
     master, terminal = os.openpty()
     try:
         os.write(master, b"typed\n")

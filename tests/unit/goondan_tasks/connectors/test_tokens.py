@@ -38,7 +38,7 @@ WHOLE = {
         (WHOLE, ("OAuthApp/other", ["a"], 0, {"subjects": {"global": "T1"}}, "clerk", "k", ORIGIN)),
     ],
 )
-def test_token_is_that_of_the_named_subject(request_: Any, asked: Any) -> None:
+def test_token_is_that_of_named_subject(request_: Any, asked: Any) -> None:
     manager: Any = Manager()
     found = ConnectionTokens(manager, "bot", "main", "default", "clerk")(request_)
     assert found == {"status": "ready", "accessToken": "t", "tokenType": "bearer", "scopes": ()}

@@ -18,18 +18,18 @@ from goondan_tasks.contract.messages import ResultMeta, ToolCall, assistant_mess
 from goondan_tasks.ledger.submission import call_json
 
 
-def test_each_field_of_a_call_is_in_one_list() -> None:
+def test_each_field_of_call_is_in_one_list() -> None:
     declared = {to_camel(name) for name in ToolCall.model_fields}
 
     assert declared == PLAN_FIELDS | OTHER_FIELDS
     assert not PLAN_FIELDS & OTHER_FIELDS
 
 
-def test_texts_of_the_meta_are_fields_of_a_result() -> None:
+def test_texts_of_meta_are_fields_of_result() -> None:
     assert set(META_TEXTS) <= {to_camel(name) for name in ResultMeta.model_fields}
 
 
-def test_required_texts_of_a_call_are_those_of_every_record() -> None:
+def test_required_call_texts_are_those_of_every_record() -> None:
     required = {to_camel(name) for name, field in ToolCall.model_fields.items() if field.is_required()}
 
     assert required | {"instanceKey"} == set(TEXTS)
@@ -44,7 +44,7 @@ def test_bare_call_is_written_as_its_model_says() -> None:
     assert template_of(("a", "b")) == '"a":%s,"b":%s'
 
 
-def test_call_with_all_fields_is_written_as_its_model_says() -> None:
+def test_full_call_is_written_like_its_model() -> None:
     message = assistant_message("c1", "bash__exec", {"a": None}, "s1", "2026-02-01T10:00:00.000Z")
     names = ("parent_id", "root_id", "parent_span_id", "replay_of", "bundle_ref")
     texts = {name: f"{name} é" for name in names}
@@ -66,7 +66,7 @@ def test_call_with_all_fields_is_written_as_its_model_says() -> None:
     assert json.loads(call_json(call, b'{"a": 1}')) == {**call.to_wire(), "callChain": ["a@b"]}
 
 
-def test_output_goes_to_the_stream_of_a_call_or_else_to_that_of_its_turn() -> None:
+def test_output_goes_to_calls_stream_or_else_turns() -> None:
     made = {"parentId": "turn"}
     assert followed_by({**made, "followed": True, "keep": 60}, "call") == "call"
     assert followed_by({**made, "followed": True}, "call") == "turn"
@@ -74,7 +74,7 @@ def test_output_goes_to_the_stream_of_a_call_or_else_to_that_of_its_turn() -> No
     assert followed_by({"followed": True}, "call") is None
 
 
-def test_every_field_of_a_call_is_described() -> None:
+def test_every_field_of_call_is_described() -> None:
     page = (Path(__file__).parents[4] / "docs/reference/records.md").read_text("utf-8")
 
     assert {to_camel(name) for name in ToolCall.model_fields if f"`{to_camel(name)}`" not in page} == set()

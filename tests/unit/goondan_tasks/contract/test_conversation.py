@@ -58,14 +58,14 @@ def kept(files: ConversationFiles) -> ConversationFiles:
     return files
 
 
-def test_the_next_turn_begins_with_what_the_turns_before_have_left(kept: ConversationFiles) -> None:
+def test_next_turn_begins_with_what_earlier_turns_left(kept: ConversationFiles) -> None:
     assert names(kept.read()) == ["A", "c", "d"]
     third = begun(kept, "t3", 3_000)
     assert (names(third), third.tokens_before) == (["A", "c", "d"], 130)
     assert third.next_messages[0].data["content"] == "shorter"
 
 
-def test_a_turn_that_is_run_again_begins_with_the_same_base(kept: ConversationFiles) -> None:
+def test_turn_run_again_begins_with_same_base(kept: ConversationFiles) -> None:
     again = begun(kept, "t2", 2_500)
     assert (names(again), again.tokens_before) == (["a", "b", "c"], 100)
     once_more = begun(kept, "t2", 2_600)
@@ -83,7 +83,7 @@ def test_a_turn_that_is_run_again_begins_with_the_same_base(kept: ConversationFi
         ([{"type": "replace", "targetId": "c", "message": said("d").to_wire()}], ["A", "d"]),
     ],
 )
-def test_events_change_the_messages_at_once_and_for_the_next_turn(
+def test_events_change_messages_now_and_for_next_turn(
     kept: ConversationFiles, events: list[JsonObject], left: list[str]
 ) -> None:
     third = begun(kept, "t3", 3_000)
@@ -110,7 +110,7 @@ def test_events_change_the_messages_at_once_and_for_the_next_turn(
         ),
     ],
 )
-def test_an_event_that_is_not_valid_changes_nothing(
+def test_event_that_is_not_valid_changes_nothing(
     kept: ConversationFiles, event: JsonObject, why: str
 ) -> None:
     third = begun(kept, "t3", 3_000)
@@ -119,7 +119,7 @@ def test_an_event_that_is_not_valid_changes_nothing(
     assert names(third) == names(kept.read()) == ["A", "c", "d"]
 
 
-def test_events_are_written_once_and_stay_to_be_written_if_they_cannot_be(kept: ConversationFiles) -> None:
+def test_unwritable_events_stay_pending_and_are_written_once(kept: ConversationFiles) -> None:
     third = begun(kept, "t3", 3_000)
     third.append(said("e"))
     assert names(kept.read()) == ["A", "c", "d"]
@@ -135,7 +135,7 @@ def test_events_are_written_once_and_stay_to_be_written_if_they_cannot_be(kept: 
     assert file.read_bytes().count(b"\n") == 2
 
 
-def test_a_full_disk_leaves_no_part_of_a_line(kept: ConversationFiles) -> None:
+def test_full_disk_leaves_no_part_of_line(kept: ConversationFiles) -> None:
     third = begun(kept, "t3", 3_000)
     third.append(said("e", "x" * 1_000))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -150,12 +150,12 @@ def test_a_full_disk_leaves_no_part_of_a_line(kept: ConversationFiles) -> None:
     assert names(kept.read()) == ["A", "c", "d", "e"]
 
 
-def test_messages_with_the_same_id_are_all_kept(files: ConversationFiles) -> None:
+def test_messages_with_same_id_are_all_kept(files: ConversationFiles) -> None:
     go_on(begun(files, "t1", 1_000), *[said("yes")] * 3)
     assert names(begun(files, "t2", 2_000)) == ["yes", "yes~2", "yes~3"]
 
 
-def test_without_a_file_it_is_in_memory_alone() -> None:
+def test_without_file_it_is_in_memory_alone() -> None:
     conversation = Conversation()
     go_on(conversation, said("a"), tokens=5).end()
     assert names(conversation) == ["a"]
@@ -187,7 +187,7 @@ def crashing(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
 @pytest.mark.parametrize("at", range(4))
 @pytest.mark.parametrize("following", ["t3", "t4"])
-def test_a_crash_anywhere_in_begin_loses_nothing(
+def test_crash_anywhere_in_begin_loses_nothing(
     kept: ConversationFiles, monkeypatch: pytest.MonkeyPatch, at: int, following: str
 ) -> None:
     with monkeypatch.context() as patched:
@@ -203,7 +203,7 @@ def test_a_crash_anywhere_in_begin_loses_nothing(
     assert sorted(module._names(kept.directory)) == ["base-4000.jsonl"]
 
 
-def test_what_a_dead_worker_has_half_written_is_removed_and_the_rest_stays(kept: ConversationFiles) -> None:
+def test_only_half_written_files_of_dead_worker_are_removed(kept: ConversationFiles) -> None:
     for name in (".0123456789abcdef.tmp", "events-2500.jsonl", "base-2000.jsonl.bak", "notes.txt"):
         (kept.directory / name).write_text("{")
     begun(kept, "t3", 3_000)
@@ -211,7 +211,7 @@ def test_what_a_dead_worker_has_half_written_is_removed_and_the_rest_stays(kept:
     assert sorted(module._names(kept.directory)) == left
 
 
-def test_a_line_that_was_not_written_to_its_end_is_left_out(kept: ConversationFiles) -> None:
+def test_incompletely_written_line_is_left_out(kept: ConversationFiles) -> None:
     with (kept.directory / "events-2000.jsonl").open("ab") as file:
         file.write(b'{"type":"append","message":{"id":"to')
     assert names(kept.read()) == ["A", "c", "d"]
@@ -221,7 +221,7 @@ def test_a_line_that_was_not_written_to_its_end_is_left_out(kept: ConversationFi
 # --- frozen workers
 
 
-def test_a_worker_frozen_inside_begin_cannot_undo_newer_turns(
+def test_worker_frozen_inside_begin_cannot_undo_newer_turns(
     kept: ConversationFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_late(path: str, data: bytes, **options: Any) -> None:
@@ -239,14 +239,14 @@ def test_a_worker_frozen_inside_begin_cannot_undo_newer_turns(
     assert sorted(module._names(kept.directory)) == ["base-6000.jsonl"]
 
 
-def test_a_worker_frozen_before_begin_cannot_begin(kept: ConversationFiles) -> None:
+def test_worker_frozen_before_begin_cannot_begin(kept: ConversationFiles) -> None:
     go_on(begun(kept, "t3", 4_000), said("e"))
     with pytest.raises(ConversationError, match="a newer run of a Turn has begun"):
         kept.begin("t3", claimed_at=3_000, now=9_000)
     assert names(kept.read()) == ["A", "c", "d", "e"]
 
 
-def test_late_writes_of_a_run_that_was_taken_over_are_not_read(kept: ConversationFiles) -> None:
+def test_late_writes_of_superseded_run_are_not_read(kept: ConversationFiles) -> None:
     frozen = begun(kept, "t3", 3_000)
     again = begun(kept, "t3", 4_000)
     go_on(again, said("e"))
@@ -255,7 +255,7 @@ def test_late_writes_of_a_run_that_was_taken_over_are_not_read(kept: Conversatio
     assert (names(fourth), fourth.tokens_before) == (["A", "c", "d", "e"], 130)
 
 
-def test_a_turn_begins_although_the_clock_of_redis_was_set_back(kept: ConversationFiles) -> None:
+def test_turn_begins_although_redis_clock_went_back(kept: ConversationFiles) -> None:
     third = kept.begin("t3", claimed_at=2_000 - HOUR, now=2_000 - HOUR + 1)
     go_on(third, said("e"))
     fourth = kept.begin("t4", claimed_at=2_000 - HOUR / 2, now=2_000 - HOUR / 2 + 1)
@@ -267,7 +267,7 @@ def test_two_runs_may_be_claimed_in_one_millisecond(kept: ConversationFiles) -> 
     assert names(kept.begin("t4", claimed_at=3_000, now=3_000)) == ["A", "c", "d", "e"]
 
 
-def test_a_reader_whose_files_are_removed_by_the_next_turn_reads_those_of_that_turn(
+def test_reader_overtaken_by_next_turn_reads_its_files(
     kept: ConversationFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     list_names = module._names
@@ -301,7 +301,7 @@ def test_a_reader_whose_files_are_removed_by_the_next_turn_reads_those_of_that_t
         ("events-2000.jsonl", 2, b'{"type": "usage", "tokens": "many"}', "tokens"),
     ],
 )
-def test_a_damaged_line_is_named(
+def test_damaged_line_is_named(
     kept: ConversationFiles, name: str, number: int, line: bytes, why: str
 ) -> None:
     file = kept.directory / name
@@ -319,7 +319,7 @@ def test_a_damaged_line_is_named(
     "put",
     [Path.mkdir, os.mkfifo, lambda file: file.symlink_to("/etc/hosts"), lambda file: file.symlink_to(file)],
 )
-def test_what_is_not_a_file_is_named_and_not_waited_for(
+def test_non_file_is_named_without_waiting(
     kept: ConversationFiles, name: str, put: Callable[[Path], object]
 ) -> None:
     (kept.directory / name).unlink()
@@ -329,7 +329,7 @@ def test_what_is_not_a_file_is_named_and_not_waited_for(
             read()
 
 
-def test_a_pipe_in_the_place_of_the_events_is_not_written_to(kept: ConversationFiles) -> None:
+def test_pipe_replacing_events_file_is_not_written_to(kept: ConversationFiles) -> None:
     third = begun(kept, "t3", 3_000)
     assert third.file is not None
     os.mkfifo(third.file.absolute)
@@ -337,18 +337,18 @@ def test_a_pipe_in_the_place_of_the_events_is_not_written_to(kept: ConversationF
         go_on(third, said("e"))
 
 
-def test_a_number_that_no_turn_has_written_is_not_read(kept: ConversationFiles) -> None:
+def test_number_no_turn_wrote_is_not_read(kept: ConversationFiles) -> None:
     (kept.directory / "base-\u0663\u0663\u0663\u0663\u0663.jsonl").touch()
     assert names(kept.read()) == ["A", "c", "d"]
 
 
-def test_a_number_that_is_not_a_time_does_not_count(kept: ConversationFiles) -> None:
+def test_number_that_is_not_time_does_not_count(kept: ConversationFiles) -> None:
     (kept.directory / f"base-{'9' * 200}.jsonl").write_text("nonsense\n", "utf-8")
     assert names(kept.read()) == ["A", "c", "d"]
     assert names(begun(kept, "t3", 3_000)) == ["A", "c", "d"]
 
 
-def test_a_file_may_be_edited_by_hand(kept: ConversationFiles) -> None:
+def test_file_may_be_edited_by_hand(kept: ConversationFiles) -> None:
     base = kept.directory / "base-2000.jsonl"
     base.write_bytes(b"\n" + base.read_bytes().rstrip() + b"\n\n")
     assert names(kept.read()) == ["A", "c", "d"]
@@ -356,7 +356,7 @@ def test_a_file_may_be_edited_by_hand(kept: ConversationFiles) -> None:
     assert names(begun(kept, "t3", 3_000)) == ["A", "c", "d"]
 
 
-def test_a_file_may_be_moved_away(kept: ConversationFiles) -> None:
+def test_file_may_be_moved_away(kept: ConversationFiles) -> None:
     (kept.directory / "events-2000.jsonl").rename(kept.directory / "aside")
     assert names(kept.read()) == ["a", "b", "c"]
     (kept.directory / "base-2000.jsonl").rename(kept.directory / "aside")
@@ -385,7 +385,7 @@ def test_ten_thousand_messages_are_kept_in_order(files: ConversationFiles) -> No
     assert names(begun(files, "t3", 3_000)) == [*expected, "last"]
 
 
-def test_agents_under_one_instance_key_have_conversations_of_their_own(tmp_path: Path) -> None:
+def test_agents_sharing_instance_key_have_separate_conversations(tmp_path: Path) -> None:
     coder, reviewer = (ConversationFiles.of(tmp_path, agent) for agent in ("coder", "reviewer-0-x"))
     go_on(begun(coder, "t1", 1_000), said("a"))
     go_on(begun(reviewer, "t1", 1_000), said("b"))
@@ -393,7 +393,7 @@ def test_agents_under_one_instance_key_have_conversations_of_their_own(tmp_path:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_no_link_on_the_way_to_a_conversation_is_followed(
+def test_no_link_on_way_to_conversation_is_followed(
     kept: ConversationFiles, tmp_path: Path, depth: int
 ) -> None:
     begin = kept.begin("turn-9", claimed_at=9_000, now=9_000)

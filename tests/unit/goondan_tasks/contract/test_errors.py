@@ -24,7 +24,7 @@ OURS = [
 
 @pytest.mark.requirement("error.suggestion", "error.help-url")
 @pytest.mark.parametrize("error", OURS)
-def test_every_error_of_ours_says_what_to_do_and_where_to_read_on(error: type[errors.GoondanError]) -> None:
+def test_our_errors_have_suggestion_and_help_page(error: type[errors.GoondanError]) -> None:
     made = errors.WaitTimeout("call-1", 2.0) if error is errors.WaitTimeout else error()
     described = describe(made, help_url=HELP)
     assert described.message.rstrip(")").endswith((".", "shows it"))
@@ -45,7 +45,7 @@ INSTANCES = [
     "copied",
     [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))],  # noqa: S301
 )
-def test_every_error_of_ours_can_be_copied_and_pickled(error: GoondanError, copied: Any) -> None:
+def test_our_errors_can_be_copied_and_pickled(error: GoondanError, copied: Any) -> None:
     again = copied(error)
 
     assert type(again) is type(error)
@@ -53,7 +53,7 @@ def test_every_error_of_ours_can_be_copied_and_pickled(error: GoondanError, copi
     assert (again.code, again.message, again.suggestion) == (error.code, error.message, error.suggestion)
 
 
-def test_a_pickled_conflict_leaves_the_handles_with_their_client() -> None:
+def test_pickled_conflict_leaves_handles_with_their_client() -> None:
     error = errors.ToolCallConflictError("taken")
     error.calls = (threading.Lock(),)
 
@@ -68,7 +68,7 @@ def test_a_pickled_conflict_leaves_the_handles_with_their_client() -> None:
         ("from yaml import no_such_name", "yaml is installed in a version that does not fit."),
     ],
 )
-def test_what_an_extra_lacks_is_named_with_its_remedy(statement: str, message: str) -> None:
+def test_package_missing_from_extra_is_named_with_remedy(statement: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised, extra("shop"):
         exec(statement)  # noqa: S102
 
@@ -76,5 +76,5 @@ def test_what_an_extra_lacks_is_named_with_its_remedy(statement: str, message: s
     assert raised.value.suggestion == "Install it with its extra: pip install 'goondan-workers[shop]'"
 
 
-def test_a_redis_that_is_away_points_to_the_line_that_dev_prints() -> None:
+def test_unreachable_redis_points_to_export_line_of_dev() -> None:
     assert "for a `goondan dev`, paste the `export` line" in str(BrokerUnreachableError("away").suggestion)

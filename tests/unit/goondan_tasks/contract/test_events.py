@@ -75,12 +75,12 @@ def of_wire(message: IpcMessage) -> ToolCall:
 
 
 @given(event=events())
-def test_an_event_comes_out_of_its_message_as_it_went_in(event: ToolCall) -> None:
+def test_event_survives_its_message_unchanged(event: ToolCall) -> None:
     assert of_wire(message_of(event)) == event
 
 
 @given(event=events())
-def test_a_message_says_who_where_and_how(event: ToolCall) -> None:
+def test_message_of_event_has_target_chain_and_task(event: ToolCall) -> None:
     message = message_of(event)
     assert (message.to, message.to_instance_key) == (event.agent_name, event.instance_key)
     assert (message.call_chain, message.waiting) == (event.call_chain, event.waiting)
@@ -95,12 +95,12 @@ def test_instances_share_no_mailbox(first: str, second: str) -> None:
     assert not set(mailbox_name("a", first)) & set(" /*\n:")
 
 
-def test_a_lone_surrogate_has_a_mailbox_too() -> None:
+def test_lone_surrogate_has_mailbox_too() -> None:
     assert mailbox_name("a", "\ud800").isascii()
 
 
 @given(event=events(), at=st.text())
-def test_only_its_time_may_differ_when_an_event_comes_again(event: ToolCall, at: str) -> None:
+def test_repeated_event_may_differ_in_time_only(event: ToolCall, at: str) -> None:
     payload = event.args["payload"]
     later = event.model_copy(update={"args": {**event.args, "payload": {**payload, "createdAt": at}}})
     other = event.model_copy(update={"args": {**event.args, "payload": {**payload, "extra": at}}})
@@ -132,7 +132,7 @@ def ended(call: ToolCall, output: Any = None) -> ToolCallResult:
     return Run("11111111-2222-3333-4444-555555555555", call, "w1", 1, 0, lambda: 0.0).ok(output, 0.0)
 
 
-def test_an_answer_goes_back_where_the_question_came_from() -> None:
+def test_answer_goes_back_where_question_came_from() -> None:
     call = a_request()
     answer = answer_to(call, ended(call, {"n": None}))
     assert answer is not None
@@ -149,13 +149,13 @@ def test_an_answer_goes_back_where_the_question_came_from() -> None:
 
 
 @pytest.mark.parametrize("asker", ["client", "", "Upper", "a/b", "..", "x" * 64, None])
-def test_asker_that_is_not_an_agent_gets_no_answer(asker: Any) -> None:
+def test_asker_that_is_not_agent_gets_no_answer(asker: Any) -> None:
     call = a_request(args={"from": asker, "payload": {}})
     assert answer_to(call, ended(call)) is None
 
 
 @pytest.mark.parametrize("tool", [EVENT_TOOL, DELEGATE_RESULT_TOOL])
-def test_only_a_request_is_answered(tool: str) -> None:
+def test_only_request_is_answered(tool: str) -> None:
     call = a_request(toolName=tool)
     assert answer_to(call, ended(call)) is None
 
@@ -165,7 +165,7 @@ def test_only_a_request_is_answered(tool: str) -> None:
         st.sampled_from([*HandoffAnswer.model_fields, "eventId", "answeredAt", "status"]), values
     )
 )
-def test_an_answer_of_any_form_is_an_event_or_refused(fields: dict[str, Any]) -> None:
+def test_answer_of_any_form_is_event_or_refused(fields: dict[str, Any]) -> None:
     call = a_request(toolName=DELEGATE_RESULT_TOOL, args={"from": "coder", "payload": fields})
     try:
         event = event_of(call, 0.0)
@@ -177,7 +177,7 @@ def test_an_answer_of_any_form_is_an_event_or_refused(fields: dict[str, Any]) ->
 @given(
     fields=st.dictionaries(st.sampled_from(["id", "type", "source", "input", "metadata", "replyTo"]), values)
 )
-def test_an_event_of_any_form_is_one_or_refused(fields: dict[str, Any]) -> None:
+def test_event_of_any_form_is_one_or_refused(fields: dict[str, Any]) -> None:
     call = a_request(args={"from": "planner", "payload": fields})
     try:
         event = event_of(call, 0.0)
@@ -187,11 +187,11 @@ def test_an_event_of_any_form_is_one_or_refused(fields: dict[str, Any]) -> None:
     assert AgentEvent.model_validate(event.to_wire()) == event
 
 
-def test_the_mailbox_is_that_of_the_instance() -> None:
+def test_mailbox_is_that_of_instance() -> None:
     assert mailbox_of(a_request(instanceKey="a/b@c")) == "coder@a%2Fb%40c"
 
 
-def test_event_of_a_completed_call_is_known_before_it_is_made() -> None:
+def test_id_of_completion_event_is_known_beforehand() -> None:
     run = Run(
         "c-1", draft_call({"agentName": "coder", "toolName": "jobs__begin"}).call, "w", 1, 0, lambda: 0.0
     )

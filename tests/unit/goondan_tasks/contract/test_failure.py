@@ -56,7 +56,7 @@ class Hostile(Exception):  # noqa: N818 - the name does not matter
         raise RuntimeError("no code for you")
 
 
-def test_a_package_that_a_handler_lacks_is_named_with_the_line_that_needs_it() -> None:
+def test_missing_package_is_named_with_importing_line() -> None:
     with pytest.raises(ModuleNotFoundError) as raised:
         exec(compile("\nimport no_such_module", "/srv/shop/tool.py", "exec"))  # noqa: S102
 
@@ -69,7 +69,7 @@ def test_a_package_that_a_handler_lacks_is_named_with_the_line_that_needs_it() -
 
 
 @pytest.mark.requirement("error.code", "error.name", "error.message", "error.suggestion", "error.help-url")
-def test_what_an_exception_says_of_itself_is_copied() -> None:
+def test_fields_of_exception_are_copied() -> None:
     described = describe(ApiError("too fast"), help_url=HELP)
     assert described.to_wire() == {
         "code": "E_API",
@@ -81,31 +81,31 @@ def test_what_an_exception_says_of_itself_is_copied() -> None:
 
 
 @pytest.mark.requirement("error.code", "error.help-url")
-def test_an_exception_without_a_code_is_e_tool_with_our_help() -> None:
+def test_exception_without_code_becomes_e_tool_with_help() -> None:
     described = describe(ValueError("bad"), help_url=HELP)
     assert (described.code, described.name, described.message) == ("E_TOOL", "ValueError", "bad")
     assert described.suggestion
     assert described.help_url == "https://help.example/E_TOOL"
 
 
-def test_an_os_error_has_its_errno_name_as_code() -> None:
+def test_os_error_has_its_errno_name_as_code() -> None:
     described = describe(OSError(errno.ENOENT, "No such file"), help_url=HELP)
     assert described.code == "ENOENT"
 
 
 @pytest.mark.requirement("error.suggestion", "error.help-url")
-def test_an_error_of_ours_has_its_suggestion_and_its_page() -> None:
+def test_our_error_keeps_its_suggestion_and_page() -> None:
     described = describe(ToolInputValidationError("'a' is required"), help_url=HELP)
     assert described.suggestion == ToolInputValidationError.suggestion
     assert described.help_url == "https://help.example/E_TOOL_INVALID_ARGS"
 
 
-def test_a_code_of_a_tools_own_has_no_page_of_ours() -> None:
+def test_tools_own_code_has_no_help_page() -> None:
     for code in ("ENOENT", "E_API"):
         assert describe(ToolError("no", code=code), help_url=HELP).help_url is None
 
 
-def test_the_codes_of_changesets_have_their_page_only_where_they_are_ours() -> None:
+def test_changeset_codes_have_pages_only_in_our_errors() -> None:
     ours = (ChangesetError("no", code="POLICY_VIOLATION"), GitError("no"))
 
     assert [describe(error, help_url=HELP).help_url for error in ours] == [
@@ -115,7 +115,7 @@ def test_the_codes_of_changesets_have_their_page_only_where_they_are_ours() -> N
     assert describe(ToolError("no", code="GIT_ERROR"), help_url=HELP).help_url is None
 
 
-def test_every_page_about_an_error_belongs_to_a_code_of_ours() -> None:
+def test_every_error_page_belongs_to_known_code() -> None:
     pages = [page.stem for page in (Path(__file__).parents[4] / "docs/errors").glob("E_*.md")]
     of_requests = {RequestError.code, *(error.code for error in RequestError.__subclasses__())}
     assert of_requests <= set(pages)
@@ -128,7 +128,7 @@ def test_attributes_that_are_not_text_are_left_alone() -> None:
     assert describe(error, help_url=HELP).code == "E_TOOL"
 
 
-def test_an_exception_that_fights_back_is_described_all_the_same() -> None:
+def test_exception_that_fights_back_is_described_all_same() -> None:
     described = describe(Hostile(), help_url=HELP)
     assert (described.code, described.name) == ("E_TOOL", "Hostile")
 
@@ -137,11 +137,11 @@ def test_text_that_cannot_be_sent_is_made_printable() -> None:
     assert describe(ValueError("\ud800"), help_url=HELP).message == "\\ud800"
 
 
-def test_an_exception_without_a_message_shows_its_class() -> None:
+def test_exception_without_message_shows_its_class() -> None:
     assert describe(KeyboardInterrupt(), help_url=HELP).message == "KeyboardInterrupt"
 
 
-def test_a_syntax_error_shows_file_and_line() -> None:
+def test_syntax_error_shows_file_and_line() -> None:
     with pytest.raises(SyntaxError) as raised:
         compile("x = = 1", "tool.py", "exec")
     message = describe(raised.value, help_url=HELP).message
@@ -150,13 +150,13 @@ def test_a_syntax_error_shows_file_and_line() -> None:
 
 
 @pytest.mark.requirement("error.message-limit-default")
-def test_a_message_is_cut_to_a_thousand_characters_by_default() -> None:
+def test_message_is_cut_to_thousand_characters_by_default() -> None:
     assert len(describe(ValueError("x" * 5000), help_url=HELP).message) == 1000
 
 
 @pytest.mark.requirement("error.message-limit", "error.truncation")
 @given(st.text(), st.integers(min_value=1, max_value=60))
-def test_a_cut_message_is_never_longer_than_its_limit(message: str, limit: int) -> None:
+def test_cut_message_is_never_longer_than_its_limit(message: str, limit: int) -> None:
     cut = truncate(message, limit)
     assert len(cut) == min(len(message), limit)
     assert cut == message or limit <= 15 or cut.endswith("... (truncated)")
@@ -170,7 +170,7 @@ class Chatty(Exception):  # noqa: N818 - the name does not matter
     help_url = "https://" + "h" * 1_000_000
 
 
-def test_whatever_an_exception_says_is_bounded() -> None:
+def test_all_texts_of_exception_are_bounded() -> None:
     described = describe(Chatty("m" * 1_000_000), help_url=HELP, message_limit=10**9)
     assert len(described.message) == LONGEST_MESSAGE
     assert len(described.code) == LONGEST_NAME
@@ -192,14 +192,14 @@ class Text(str):
         raise RuntimeError("no length for you")
 
 
-def test_a_hostile_text_is_read_all_the_same() -> None:
+def test_hostile_text_is_read_all_same() -> None:
     error = ToolInputValidationError("message")
     error.message, error.code = Text("all the same"), Text("E_MINE")
     described = describe(error, help_url=HELP)
     assert (described.message, described.code) == ("all the same", "E_MINE")
 
 
-def test_what_was_described_in_another_process_stays_as_it_is() -> None:
+def test_error_described_elsewhere_stays_unchanged() -> None:
     description = describe(ApiError("slow down"), help_url="https://elsewhere.example/")
     error = DescribedError(description)
     assert describe(error, help_url=HELP, message_limit=3) == description
@@ -207,7 +207,7 @@ def test_what_was_described_in_another_process_stays_as_it_is() -> None:
     assert error.help_url == "https://api.example/limits"
 
 
-def test_what_was_described_in_another_process_shows_no_secret_of_this_one() -> None:
+def test_error_described_elsewhere_shows_no_local_secret() -> None:
     KNOWN_SECRETS.add("canary-of-a-described-error")
     error = DescribedError(describe(ApiError("no canary-of-a-described-error"), help_url=HELP))
     assert describe(error, help_url=HELP).message == "no ***"
@@ -217,14 +217,14 @@ def test_what_was_described_in_another_process_shows_no_secret_of_this_one() -> 
 @pytest.mark.parametrize(
     ("name", "is_told"), [("slack.post", True), ("slack__post", False), ("bash", False), ("a.b__c", False)]
 )
-def test_only_a_dot_says_that_a_tool_is_of_the_older_version(name: str, is_told: bool) -> None:
+def test_only_dotted_name_marks_older_tool(name: str, is_told: bool) -> None:
     call = new_call("coder", name, {}, {})
     run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
     failed = run.failed(describe(ToolExpiredError(), help_url="https://help/"), None)
     assert (with_error_in_output_by_name(failed).output is not None) == is_told
 
 
-def test_a_group_of_exceptions_shows_codes_and_messages_of_those_inside() -> None:
+def test_exception_group_shows_members_codes_and_messages() -> None:
     inner = ExceptionGroup("later", [ApiError("no quota"), OSError(errno.ENOSPC, "the disk is full")])
     described = describe(ExceptionGroup("two went wrong", [ValueError("odd"), inner]), help_url=HELP)
 
@@ -235,13 +235,13 @@ def test_a_group_of_exceptions_shows_codes_and_messages_of_those_inside() -> Non
     )
 
 
-def test_a_group_whose_exceptions_share_one_code_has_that_code() -> None:
+def test_exception_group_takes_code_its_members_share() -> None:
     described = describe(ExceptionGroup("both", [ApiError("a"), ApiError("b")]), help_url=HELP)
 
     assert described.code == "E_API"
 
 
-def test_a_group_of_very_many_exceptions_names_only_the_first() -> None:
+def test_group_of_very_many_exceptions_names_only_first() -> None:
     group = ExceptionGroup("many", [ExceptionGroup("more", [ValueError(str(n)) for n in range(100)])] * 100)
 
     message = describe(group, help_url=HELP, message_limit=LONGEST_MESSAGE).message
@@ -293,7 +293,7 @@ def caused() -> Exception:
         caused(),
     ],
 )
-def test_a_traceback_is_told_as_python_tells_it(error: Exception) -> None:
+def test_traceback_reads_as_pythons_own(error: Exception) -> None:
     for _ in range(2):  # the lines of a place are made once
         with pytest.raises(type(error)) as raised:
             raise error
@@ -311,14 +311,14 @@ def test_places_of_exceptions_are_remembered_within_bounds() -> None:
 
 
 @pytest.mark.parametrize(("error", "code"), [(CodedError("no"), "E_CLASS"), (ShadowedError("no"), "E_TOOL")])
-def test_what_the_class_of_an_exception_has_is_read_without_asking_it(error: Exception, code: str) -> None:
+def test_exception_class_attributes_are_read_without_asking_exception(error: Exception, code: str) -> None:
     described = describe(error, help_url=HELP)
 
     assert (described.code, described.message) == (code, "no")
 
 
 @pytest.mark.parametrize("message", ["no \u20ac \x00", "half \ud800"])
-def test_result_of_an_error_is_written_as_its_record_says(message: str) -> None:
+def test_error_result_is_written_like_its_record(message: str) -> None:
     run = Run("call", new_call("coder", "bash__exec", {}, {}), "w1", 1, 0.0, wall_clock)
     result = run.failed(ToolCallError(code="E_TOOL", name="ToolError", message=message), 0.0)
 

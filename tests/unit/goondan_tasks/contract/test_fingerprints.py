@@ -25,7 +25,7 @@ def kind(message: str, tool: str = "bash__exec", code: str = "E_TOOL") -> Failur
         ("first\nsecond", "  first \n other", "first"),
     ],
 )
-def test_what_differs_from_one_failure_to_the_next_does_not_count(one: str, other: str, text: str) -> None:
+def test_varying_details_do_not_change_fingerprint(one: str, other: str, text: str) -> None:
     assert kind(one).fingerprint == kind(other).fingerprint
     assert kind(one).message == text
 
@@ -40,10 +40,10 @@ def test_what_differs_from_one_failure_to_the_next_does_not_count(one: str, othe
         (kind("effaced"), kind("decade")),
     ],
 )
-def test_what_is_said_differs(one: FailureKind, other: FailureKind) -> None:
+def test_different_failures_have_different_fingerprints(one: FailureKind, other: FailureKind) -> None:
     assert one.fingerprint != other.fingerprint
 
 
-def test_a_message_of_megabytes_is_read_to_its_first_characters_only() -> None:
+def test_only_beginning_of_huge_message_is_read() -> None:
     assert kind("x" * 300).fingerprint == kind("x" * 3_000_000).fingerprint
     assert len(kind("'" * 3_000_000).message) <= 300

@@ -33,13 +33,13 @@ def test_console_line_has_aligned_heads_and_sorted_fields() -> None:
     )
 
 
-def test_json_line_holds_values_and_shows_others_by_repr() -> None:
+def test_json_line_shows_non_json_values_by_repr() -> None:
     read = json.loads(line("json", path=re.compile("a")))
     assert read == {**EVENT, "path": "re.compile('a')"}
 
 
 @pytest.mark.parametrize("form", ["console", "dev", "json"])
-def test_known_secret_is_hidden_in_event_field_and_traceback(form: Form) -> None:
+def test_secret_is_hidden_in_event_field_and_traceback(form: Form) -> None:
     KNOWN_SECRETS.add("swordfish-opens")
     try:
         raise ValueError("swordfish-opens")
@@ -49,7 +49,7 @@ def test_known_secret_is_hidden_in_event_field_and_traceback(form: Form) -> None
     assert "ValueError: ***" in shown
 
 
-def test_colored_line_reads_like_the_plain_one_and_escapes_hostile_fields() -> None:
+def test_colored_line_equals_plain_escaping_hostile_fields() -> None:
     hostile: dict[str, Any] = {"note": "a\x1b[2Jb", "who": "x\ny", "event": "seen\x1b[1m"}
     colored = line(is_colored=True, **hostile)
     assert "\x1b[33m" in colored
@@ -63,7 +63,7 @@ WORDS: dict[str, Any] = {"note": "word", "empty": "-", "rate": 1e-07, "none": No
 @pytest.mark.parametrize(
     "fields", [{}, {"exception": "Trace:\n  no\x1b"}, {"exception": 5}, {"%(note)s": "a", "b)": "c"}]
 )
-def test_line_of_words_reads_like_one_whose_fields_are_quoted(fields: dict[str, Any]) -> None:
+def test_line_of_words_matches_line_with_quoted_fields(fields: dict[str, Any]) -> None:
     colored = line(is_colored=True, **WORDS, **fields)
     assert re.sub(r"\x1b\[(?:\d+)?m", "", colored) == line(**WORDS, **fields)
 

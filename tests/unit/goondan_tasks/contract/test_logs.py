@@ -38,7 +38,7 @@ def fail(secret: str) -> None:
         structlog.get_logger("any").exception("handler failed", tool="notes__add", password=secret)
 
 
-def test_a_traceback_has_no_local_variables_and_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_traceback_on_stderr_omits_local_variables(capsys: pytest.CaptureFixture[str]) -> None:
     with temporary_logging(Settings()):
         fail("hunter2")
         structlog.get_logger("any").debug("more")
@@ -58,7 +58,7 @@ def test_settings_choose_level_and_format(capsys: pytest.CaptureFixture[str]) ->
     assert '"event": "more"' in capsys.readouterr().err
 
 
-def test_what_the_program_has_configured_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_logging_configuration_stays(capsys: pytest.CaptureFixture[str]) -> None:
     structlog.configure(processors=[structlog.processors.JSONRenderer()])
     before = structlog.get_config()
 
@@ -69,7 +69,7 @@ def test_what_the_program_has_configured_stays(capsys: pytest.CaptureFixture[str
     assert structlog.get_config() == before
 
 
-def test_logs_can_be_captured_within_and_defaults_that_a_capture_left_are_nobodys_own(
+def test_logs_can_be_captured_and_leftover_defaults_are_ignored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with capture_logs() as around, temporary_logging(Settings()):
@@ -84,7 +84,7 @@ def test_logs_can_be_captured_within_and_defaults_that_a_capture_left_are_nobody
     assert (out, "hunter2" in err, "handler failed" in err) == ("", False, True)
 
 
-def test_the_addresses_of_requests_are_not_logged_at_any_level() -> None:
+def test_request_addresses_are_logged_at_no_level() -> None:
     program = """if True:
         import logging
         from broker_config.settings import Settings
@@ -143,7 +143,7 @@ def failed(code: str) -> ToolCallResult:
 @pytest.mark.parametrize(
     ("log_format", "dev"), [("console", "off"), ("console", "on"), ("json", "off"), ("json", "on")]
 )
-def test_the_line_of_a_call_reads_the_same_by_template(
+def test_line_of_call_reads_same_by_template(
     configured: Callable[[Settings], io.StringIO], log_format: str, dev: str, result: ToolCallResult
 ) -> None:
     settings = Settings.load(log_format=log_format, dev=dev)
@@ -156,7 +156,7 @@ def test_the_line_of_a_call_reads_the_same_by_template(
     assert moment.sub("", by_template) == moment.sub("", structured)
 
 
-def test_beside_dev_a_line_says_no_more_than_a_person_needs(
+def test_line_beside_dev_shows_only_essentials(
     configured: Callable[[Settings], io.StringIO],
 ) -> None:
     stream = configured(Settings(dev="on"))
@@ -188,7 +188,7 @@ def test_other_ends_of_calls_are_structured_lines(
     assert event in line
 
 
-def test_a_line_gets_the_fields_of_what_runs_unless_it_has_its_own_or_is_about_another_call(
+def test_line_gets_running_calls_fields_unless_own_or_others(
     configured: Callable[..., io.StringIO],
 ) -> None:
     stream = configured(Settings(log_format="json"), lambda: {"call_id": "c-1", "tool": "notes__add"})
@@ -208,7 +208,7 @@ def test_a_line_gets_the_fields_of_what_runs_unless_it_has_its_own_or_is_about_a
     ]
 
 
-def test_another_handler_gets_the_lines_as_records(
+def test_another_handler_gets_lines_as_records(
     configured: Callable[..., io.StringIO], caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = configured(Settings(log_format="json"))
@@ -222,7 +222,7 @@ def test_another_handler_gets_the_lines_as_records(
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_a_line_reads_the_same_whether_it_is_written_at_once_or_as_a_record(
+def test_line_reads_same_directly_or_as_record(
     form: Literal["console", "json"], configured: Callable[..., io.StringIO], caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = configured(Settings(log_format=form), lambda: {"call_id": "c-1", "agent": "coder"})
@@ -256,7 +256,7 @@ class Unprintable:
         raise RuntimeError("not shown")
 
 
-def test_value_that_cannot_be_shown_costs_its_line_only(
+def test_unprintable_value_costs_only_its_line(
     configured: Callable[..., io.StringIO], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = configured(Settings())
@@ -266,7 +266,7 @@ def test_value_that_cannot_be_shown_costs_its_line_only(
     assert "RuntimeError: not shown" in capsys.readouterr().err
 
 
-def test_the_line_of_a_call_keeps_to_the_level_hides_secrets_and_outlives_its_stream(
+def test_call_line_obeys_level_hides_secrets_outlives_stream(
     configured: Callable[[Settings], io.StringIO],
 ) -> None:
     KNOWN_SECRETS.add("swordfish__open")
@@ -281,7 +281,7 @@ def test_the_line_of_a_call_keeps_to_the_level_hides_secrets_and_outlives_its_st
 
 
 @pytest.mark.parametrize("dev", ["on", "off"])
-def test_a_console_line_escapes_control_characters_and_line_ends_of_names(
+def test_console_line_escapes_control_characters_and_newlines(
     capsys: pytest.CaptureFixture[str], dev: str
 ) -> None:
     hostile = "a\x1b[2J\x9b1m\nforged"
@@ -301,7 +301,7 @@ def test_a_console_line_escapes_control_characters_and_line_ends_of_names(
 
 
 @pytest.mark.parametrize(("log_format", "dev"), [("console", "off"), ("console", "on"), ("json", "off")])
-def test_each_line_is_given_to_be_kept_with_its_fields_and_without_secrets(
+def test_lines_are_kept_with_fields_without_secrets(
     configured: Callable[..., io.StringIO], log_format: str, dev: str
 ) -> None:
     kept: list[dict[str, object]] = []

@@ -25,7 +25,7 @@ def written(blocks: Any) -> Any:
 
 
 @pytest.mark.parametrize("block", [IMAGE, AUDIO, LINK, TEXT_RESOURCE, BLOB_RESOURCE, NOTED])
-def test_a_block_a_list_of_blocks_and_content_are_content(block: dict[str, Any]) -> None:
+def test_block_list_of_blocks_and_content_are_content(block: dict[str, Any]) -> None:
     for output, blocks in (
         (block, [block]),
         ([block], [block]),
@@ -97,7 +97,7 @@ def test_anything_else_is_data(output: Any) -> None:
         ("", False),
     ],
 )
-def test_the_beginning_of_a_large_output_tells_whether_it_may_be_content(preview: str, may: bool) -> None:
+def test_beginning_of_large_output_may_rule_out_content(preview: str, may: bool) -> None:
     assert may_begin_content(preview) is may
 
 
@@ -118,14 +118,14 @@ def text_of(answer: Any) -> str:
         (False, "false", None),
     ],
 )
-def test_an_output_is_text_and_an_object_is_structured_too(output: Any, text: str, structured: Any) -> None:
+def test_output_is_text_and_object_is_structured_too(output: Any, text: str, structured: Any) -> None:
     answer = call_tool_result(result(output=output))
 
     assert (text_of(answer), answer.structured_content, answer.is_error) == (text, structured, False)
     assert answer.meta == {"goondan.ai/callId": CALL_ID}
 
 
-def test_an_output_that_is_content_stands_as_it_is() -> None:
+def test_output_that_is_content_is_unchanged() -> None:
     image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
 
     answer = call_tool_result(result(output={"content": [image], "structuredContent": {"width": 1}}))
@@ -136,7 +136,7 @@ def test_an_output_that_is_content_stands_as_it_is() -> None:
     assert answer.meta == {"goondan.ai/callId": CALL_ID}
 
 
-def test_of_a_large_output_the_file_is_named() -> None:
+def test_of_large_output_file_is_named() -> None:
     answer = call_tool_result(
         result(output="the beginning", meta={**META, "outputFile": ".goondan/out.json"})
     )
@@ -146,7 +146,7 @@ def test_of_a_large_output_the_file_is_named() -> None:
     )
 
 
-def test_an_error_is_structured_and_readable() -> None:
+def test_error_is_structured_and_readable() -> None:
     error = {"code": "E_FORGE", "name": "ForgeError", "message": "cold", "suggestion": "Use coal."}
 
     answer = call_tool_result(result("error", error=error))
@@ -156,7 +156,7 @@ def test_an_error_is_structured_and_readable() -> None:
     assert text_of(answer) == "E_FORGE: cold\nUse coal."
 
 
-def test_what_was_not_submitted_is_such_an_error_too() -> None:
+def test_failed_submission_is_structured_error_too() -> None:
     answer = refused(BrokerUnreachableError("Redis is away."), "https://help.example/")
 
     assert answer.is_error

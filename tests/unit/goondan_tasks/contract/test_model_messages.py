@@ -59,7 +59,7 @@ def llm_result(status: Any, **fields: Any) -> ToolCallResult:
         (llm_result("error", error=ToolCallError(code="E", name="E", message="no"), output="sorry"), "sorry"),
     ],
 )
-def test_a_result_becomes_a_message_of_the_role_tool(came: ToolCallResult, output: Any) -> None:
+def test_result_becomes_message_of_role_tool(came: ToolCallResult, output: Any) -> None:
     assert tool_message("c1", "calc.add", came) == {**ANSWERED, "output": output}
 
 
@@ -135,7 +135,7 @@ def test_a_result_becomes_a_message_of_the_role_tool(came: ToolCallResult, outpu
         ({"role": "assistant", "toolCalls": 7, "content": 7}, [{"role": "assistant", "content": ""}]),
     ],
 )
-def test_reply_reads_the_same_in_every_provider_format(message: Any, told: Any) -> None:
+def test_reply_reads_same_in_every_provider_format(message: Any, told: Any) -> None:
     assert llm_messages(message) == told
 
 
@@ -184,19 +184,19 @@ class Dumped:
         new_call("coder", "bash__exec", {"n": 1}, {"tool_call_id": "c1"}),
     ],
 )
-def test_every_shape_of_a_call_is_read(raw: Any) -> None:
+def test_every_shape_of_call_is_read(raw: Any) -> None:
     call = model_call(raw)
     assert (call.id, call.name, call.args, call.fault) == ("c1", "bash__exec", {"n": 1}, None)
 
 
-def test_a_call_without_an_id_gets_one() -> None:
+def test_call_without_id_gets_one() -> None:
     first, second = model_call(("bash__exec", {})), model_call(("bash__exec", {}))
     assert first.id.startswith("call_")
     assert first.id != second.id
 
 
 @pytest.mark.parametrize("arguments", ["", "  ", None, "{}", {}])
-def test_a_model_may_leave_the_arguments_out(arguments: Any) -> None:
+def test_model_may_leave_arguments_out(arguments: Any) -> None:
     raw = {"id": "c1", "type": "function", "function": {"name": "a__b", "arguments": arguments}}
     assert (model_call(raw).args, model_call(raw).fault) == ({}, None)
 
@@ -213,7 +213,7 @@ def test_a_model_may_leave_the_arguments_out(arguments: Any) -> None:
         ({"id": "c", "name": "goondan__delegate", "args": {}}, "not available in the current Tool Catalog"),
     ],
 )
-def test_what_a_model_gets_wrong_is_a_fault_and_nothing_is_raised(raw: Any, said: str) -> None:
+def test_models_mistake_is_fault_and_raises_nothing(raw: Any, said: str) -> None:
     call = model_call(raw)
     assert call.fault is not None
     assert said in call.fault.message
@@ -221,7 +221,7 @@ def test_what_a_model_gets_wrong_is_a_fault_and_nothing_is_raised(raw: Any, said
 
 
 @pytest.mark.parametrize("raw", [None, 7, "bash__exec", {}, {"type": "text", "text": "hello"}, ["a", 1, 2]])
-def test_what_is_not_a_tool_call_is_refused(raw: Any) -> None:
+def test_value_other_than_tool_call_is_refused(raw: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="A tool call has a name"):
         model_call(raw)
 
@@ -242,12 +242,12 @@ ERROR = ToolCallError(code="E_TOOL", name="ValueError", message="no")
         ({"status": "pending", "handle": "job-7"}, '{"status":"pending","handle":"job-7"}'),
     ],
 )
-def test_a_model_is_told_the_output_or_how_the_call_stands(outcome: JsonObject, content: str) -> None:
+def test_model_gets_output_or_state_of_call(outcome: JsonObject, content: str) -> None:
     told = model_call(OPENAI).message(result(**outcome))
     assert told == {"role": "tool", "tool_call_id": "c1", "content": content}
 
 
-def test_anthropic_gets_a_block_that_says_whether_it_is_an_error() -> None:
+def test_anthropic_block_says_whether_result_is_error() -> None:
     told = model_call(ANTHROPIC).message(result(status="ok", output="done"))
     assert told == {"type": "tool_result", "tool_use_id": "c1", "content": "done"}
     assert model_call(ANTHROPIC).message(result(status="error", error=ERROR))["is_error"] is True
@@ -262,7 +262,7 @@ def test_anthropic_gets_a_block_that_says_whether_it_is_an_error() -> None:
         {"type": "content", "value": [{"type": "text", "text": "done"}]},
     ],
 )
-def test_output_in_the_form_of_a_message_is_not_wrapped_again(output: JsonObject) -> None:
+def test_output_in_message_form_is_not_rewrapped(output: JsonObject) -> None:
     told = model_call(OURS).message(result(status="ok", output=output))
     assert told["data"]["content"][0]["output"] == output
 
@@ -277,13 +277,13 @@ def test_output_in_the_form_of_a_message_is_not_wrapped_again(output: JsonObject
         {"type": "json"},
     ],
 )
-def test_output_that_only_looks_like_the_form_of_a_message_is_wrapped(output: JsonObject) -> None:
+def test_output_only_resembling_message_form_is_wrapped(output: JsonObject) -> None:
     told = model_call(OURS).message(result(status="ok", output=output))
     assert told["data"]["content"][0]["output"] == {"type": "json", "value": output}
 
 
 @pytest.mark.requirement("middleware.result-to-message", "message.fields", "message.source")
-def test_our_own_shape_gets_a_message_of_the_role_tool() -> None:
+def test_our_own_shape_gets_message_of_role_tool() -> None:
     told = model_call(OURS).message(result(status="ok", output={"n": 1}))
     assert told == {
         "id": "msg-id",
@@ -315,7 +315,7 @@ def test_our_own_shape_gets_a_message_of_the_role_tool() -> None:
         ("extension", ("extensionName",)),
     ],
 )
-def test_source_has_the_fields_of_its_type(kind: str, fields: tuple[str, ...]) -> None:
+def test_source_has_fields_of_its_type(kind: str, fields: tuple[str, ...]) -> None:
     source: JsonObject = {"type": kind, **dict.fromkeys(fields, "x")}
     assert source_fault(source) == ""
     for field in fields:
@@ -323,7 +323,7 @@ def test_source_has_the_fields_of_its_type(kind: str, fields: tuple[str, ...]) -
 
 
 @pytest.mark.requirement("message.source", "context.message.holds-the-call")
-def test_message_with_a_call_may_come_from_an_extension() -> None:
+def test_message_with_call_may_come_from_extension() -> None:
     data = {"role": "assistant", "content": [call_part("c1", "bash__exec", {})]}
     source = {"type": "extension", "extensionName": "planner"}
     message = Message(id="m1", data=data, created_at="2026-02-01T10:00:00.000Z", source=source)
@@ -333,7 +333,7 @@ def test_message_with_a_call_may_come_from_an_extension() -> None:
     )
 
 
-def test_a_tool_that_is_not_in_the_catalog_is_answered_with_the_one_that_was_meant_first() -> None:
+def test_tool_not_in_catalog_suggests_intended_tool() -> None:
     near, far = (not_in_catalog(name, ["bash__exec", "plan__outline"]) for name in ("bash__exce", "zzz"))
 
     assert near.message == "Tool 'bash__exce' is not available in the current Tool Catalog."

@@ -38,9 +38,7 @@ class Nowhere(tzinfo):
         ({"delay": None, "not_before": None}, None),
     ],
 )  # fmt: skip
-def test_time_of_a_call_is_in_utc_and_never_earlier_than_asked(
-    given: dict[str, Any], time: str | None
-) -> None:
+def test_calls_utc_time_is_never_too_early(given: dict[str, Any], time: str | None) -> None:
     assert Moment.of(given).at(1_000) == time
 
 
@@ -71,7 +69,7 @@ def test_time_of_a_call_is_in_utc_and_never_earlier_than_asked(
         ({"not_before": "2026-12-01T09:00Z", "delay": 3}, "give one of the two"),
     ],
 )
-def test_time_that_is_none_is_the_result_of_the_call(given: dict[str, Any], reason: str) -> None:
+def test_time_that_is_none_is_result_of_call(given: dict[str, Any], reason: str) -> None:
     draft = timed_draft({**CALL, **given})
 
     assert reason in draft.fault
@@ -80,13 +78,13 @@ def test_time_that_is_none_is_the_result_of_the_call(given: dict[str, Any], reas
         moment_of(given)
 
 
-def test_delay_of_a_draft_waits_for_the_clock_of_redis() -> None:
+def test_delay_of_draft_waits_for_clock_of_redis() -> None:
     draft = timed_draft({**CALL, "delay": 2})
 
     assert (draft.delay_ms, draft.call.not_before, draft.fault) == (2_000, None, "")
 
 
-def test_time_more_than_a_year_ahead_is_refused() -> None:
+def test_time_more_than_year_ahead_is_refused() -> None:
     far = iso_time(wall_clock() + (LONGEST_DELAY_SECONDS + 2 * 86_400) * 1000)
     near = iso_time(wall_clock() + (LONGEST_DELAY_SECONDS - 1) * 1000)
 

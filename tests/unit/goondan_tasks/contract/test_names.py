@@ -24,7 +24,7 @@ parts = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?", fullmatch=Tru
 
 @pytest.mark.requirement("tool.name.format", "tool.name.separator", "tool.name.build", "tool.name.parse")
 @given(parts, parts)
-def test_a_name_is_built_and_taken_apart_again(resource: str, export: str) -> None:
+def test_name_is_built_and_taken_apart_again(resource: str, export: str) -> None:
     name = build_tool_name(resource, export)
     assert name == f"{resource}__{export}"
     assert parse_tool_name(name) == (resource, export)
@@ -44,7 +44,7 @@ def test_a_name_is_built_and_taken_apart_again(resource: str, export: str) -> No
         ("a.b", "c"),
     ],
 )
-def test_name_is_not_built_of_parts_that_cannot_be_taken_apart_again(resource: str, export: str) -> None:
+def test_name_with_inseparable_parts_is_not_built(resource: str, export: str) -> None:
     with pytest.raises(ValueError, match="cannot name a Tool or an export"):
         build_tool_name(resource, export)
 
@@ -53,12 +53,12 @@ def test_name_is_not_built_of_parts_that_cannot_be_taken_apart_again(resource: s
 @pytest.mark.parametrize(
     "name", ["", "bash", "__", "a__", "__b", "a__b__c", "a___b", "a.b", "a__b ", "a__b\n", "é__b", "a_ _b"]
 )
-def test_a_name_without_exactly_one_separator_is_none(name: str) -> None:
+def test_name_without_exactly_one_separator_is_none(name: str) -> None:
     assert parse_tool_name(name) is None
 
 
 @pytest.mark.requirement("tool.name.no-separator-inside")
-def test_no_part_may_hold_the_separator() -> None:
+def test_no_part_may_hold_separator() -> None:
     assert not is_name_part("a__b")
     assert is_name_part("a_b")
 
@@ -69,18 +69,18 @@ def test_agent_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-a", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])
-def test_what_is_not_an_agent_name(name: str) -> None:
+def test_invalid_agent_name_is_rejected(name: str) -> None:
     assert not is_agent_name(name)
 
 
 @pytest.mark.parametrize("name", [*map(str, range(20)), '"', "\\\n\x00\u2028", "é한"])
-def test_the_identity_is_what_the_standard_library_makes_of_compact_json(name: str) -> None:
+def test_identity_matches_standard_uuid_of_compact_json(name: str) -> None:
     parts = ["coder", name, "turn", name]
     compact = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
     assert call_identity(*parts) == str(uuid.uuid5(uuid.NAMESPACE_URL, f"goondan:{compact}"))
 
 
-def test_the_identity_is_the_documented_uuid() -> None:
+def test_identity_is_documented_uuid() -> None:
     # uuid5(NAMESPACE_URL, 'goondan:["coder","default","turn-1","call_1"]'), from Python's uuid module
     assert call_identity("coder", "default", "turn-1", "call_1") == "a40f5446-1c77-504c-9b41-455b1b68f76c"
 
@@ -96,7 +96,7 @@ def test_different_calls_have_different_identities(one: list[str], other: list[s
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_written_traceparent_can_be_read() -> None:
     header = write_traceparent(TRACE, SPAN)
 
     assert header == f"00-{TRACE}-{SPAN}-01"
@@ -138,5 +138,5 @@ def test_flags_and_later_versions_do_not_matter(header: str) -> None:
     ],
     ids=repr,
 )
-def test_a_malformed_header_is_as_good_as_none(header: object) -> None:
+def test_malformed_header_is_as_good_as_none(header: object) -> None:
     assert read_traceparent(header) is None

@@ -55,16 +55,14 @@ def error_of(output: Any) -> ToolOutputError:
         (lambda: {"m": map(str, [1])}, "output.m is unfinished work (map)", "list("),
     ],
 )
-def test_unfinished_work_in_an_output_is_named_with_its_place_and_what_to_do(
-    make: Any, reason: str, what_to_do: str
-) -> None:
+def test_unfinished_work_in_output_names_place_and_remedy(make: Any, reason: str, what_to_do: str) -> None:
     error = error_of(make())
 
     assert error.message.startswith(f"a__b returned a value that is not JSON: {reason}")
     assert what_to_do in error.suggestion
 
 
-def test_future_in_an_output_is_named() -> None:
+def test_future_in_output_is_named() -> None:
     async def run() -> ToolOutputError:
         return error_of({"x": asyncio.get_running_loop().create_future()})
 
@@ -81,7 +79,7 @@ def test_coroutine_that_something_runs_already_is_left_alone() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_what_holds_itself_or_is_nested_deeply_is_refused_without_a_place() -> None:
+def test_cyclic_or_deep_output_is_refused_without_place() -> None:
     circle: list[Any] = []
     circle.append(circle)
     deep: Any = math.nan
@@ -93,7 +91,7 @@ def test_what_holds_itself_or_is_nested_deeply_is_refused_without_a_place() -> N
 
 
 @pytest.mark.requirement("result.async-form")
-def test_the_documents_form_is_a_pending_whose_other_keys_are_the_output() -> None:
+def test_async_form_is_pending_with_other_keys_as_output() -> None:
     form = {"__async": True, "handle": "build-1", "message": "begun", "n": 1}
     assert pending_of(form) == Pending("build-1", {"message": "begun", "n": 1})
     assert pending_of({"__async": True, "handle": 7}) == Pending("7", None)
@@ -103,23 +101,23 @@ def test_the_documents_form_is_a_pending_whose_other_keys_are_the_output() -> No
     "value",
     [None, 1, "x", [], {}, {"handle": "x"}, {"__async": False, "handle": "x"}, {"__async": 1, "handle": "x"}],
 )
-def test_anything_else_is_the_result_itself(value: Any) -> None:
+def test_anything_else_is_result_itself(value: Any) -> None:
     assert pending_of(value) is None
 
 
 @pytest.mark.parametrize("handle", [None, "", True, 1.5, {}, "x" * (LONGEST_HANDLE + 1)])
-def test_a_pending_without_a_usable_handle_is_refused(handle: Any) -> None:
+def test_pending_without_usable_handle_is_refused(handle: Any) -> None:
     with pytest.raises(ToolOutputError, match="handle"):
         pending_of({"__async": True, "handle": handle})
 
 
 @pytest.mark.parametrize("seconds", [0, -1, True, "1", float("nan"), float("inf"), 1e12])
-def test_a_time_that_is_none_is_refused(seconds: Any) -> None:
+def test_time_that_is_none_is_refused(seconds: Any) -> None:
     with pytest.raises(ToolOutputError, match="ttl_seconds"):
         Pending("x", ttl_seconds=seconds)
 
 
-def test_a_callback_is_of_one_run_and_leads_where_the_operator_says() -> None:
+def test_callback_belongs_to_one_run_at_operators_url() -> None:
     url = callback_url("https://x.example/hooks/", "a/b", "token-1")
     assert url == f"https://x.example/hooks/callbacks/a%2Fb/{callback_token('a/b', 'token-1')}"
     tokens = {callback_token(*of) for of in (("a", "token-1"), ("a", "token-2"), ("b", "token-1"))}
@@ -138,7 +136,7 @@ def test_a_callback_is_of_one_run_and_leads_where_the_operator_says() -> None:
         ((1, 2, "x" * 1000), b'{"done":1,"total":2,"message":"' + b"x" * 1000 + b'"}'),
     ],
 )
-def test_what_can_be_told_is_written_and_read_back(arguments: tuple[Any, ...], report: bytes) -> None:
+def test_valid_progress_is_written_and_read_back(arguments: tuple[Any, ...], report: bytes) -> None:
     assert report_of(*arguments) == report
     progress = Progress.from_redis(b"1790000000000 " + report)
     told = (progress.done, progress.total, progress.message)
@@ -162,12 +160,12 @@ def test_what_can_be_told_is_written_and_read_back(arguments: tuple[Any, ...], r
         ((1, 2, "x" * 1001), "message has 1001 characters; at most 1000"),
     ],
 )
-def test_what_cannot_be_told_is_an_error_that_says_so(arguments: tuple[Any, ...], fault: str) -> None:
+def test_invalid_progress_is_error_that_says_so(arguments: tuple[Any, ...], fault: str) -> None:
     with pytest.raises(ToolError, match=fault):
         report_of(*arguments)
 
 
-def test_half_a_surrogate_pair_in_an_output_is_replaced_and_nothing_lost() -> None:
+def test_lone_surrogate_in_output_is_replaced() -> None:
     output = {"file": "caf\udce9", "\ud800": ["\ud83d\ude00", "kept", 1]}
 
     data, told = encoded_output(output, "a__b")
@@ -176,18 +174,18 @@ def test_half_a_surrogate_pair_in_an_output_is_replaced_and_nothing_lost() -> No
     assert serializer.decode(data) == told
 
 
-def test_an_output_that_is_text_already_stays_the_same_object() -> None:
+def test_output_that_is_text_already_stays_same_object() -> None:
     output = {"text": "caf\u00e9 \\ud800"}
 
     assert encoded_output(output, "a__b").output is output
 
 
-def test_half_a_surrogate_pair_in_progress_or_a_handle_is_replaced() -> None:
+def test_lone_surrogate_in_progress_or_handle_is_replaced() -> None:
     assert serializer.decode(report_of(1, 2, "\ud800 of")) == {"done": 1, "total": 2, "message": "\ufffd of"}
     assert Pending("job-\udcff").handle == "job-\ufffd"
 
 
 @pytest.mark.parametrize("kept", [b"", b"x {}", b"1 {", b"1 []", b"1 {}", b"1"])
-def test_what_cannot_be_read_is_a_value_error(kept: bytes) -> None:
+def test_unreadable_progress_is_value_error(kept: bytes) -> None:
     with pytest.raises(ValueError):
         Progress.from_redis(kept)

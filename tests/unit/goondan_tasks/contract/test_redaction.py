@@ -19,7 +19,7 @@ from goondan_tasks.oauth.crypto import Cipher, Keyring, SecretField
 TOKEN = "xoxb-4711-token-of-a-test"
 
 
-def test_a_known_secret_is_hidden_wherever_it_stands() -> None:
+def test_known_secret_is_hidden_wherever_it_stands() -> None:
     secrets = KnownSecrets()
     secrets.add(TOKEN)
 
@@ -30,7 +30,7 @@ def test_a_known_secret_is_hidden_wherever_it_stands() -> None:
     }
 
 
-def test_what_may_begin_a_secret_stays_at_the_end_of_a_text_that_goes_on() -> None:
+def test_possible_secret_beginning_is_held_at_text_end() -> None:
     secrets = KnownSecrets()
     assert secrets.hidden_in_part("xoxb") == ("xoxb", "")
     secrets.add(TOKEN)
@@ -44,7 +44,7 @@ def test_what_may_begin_a_secret_stays_at_the_end_of_a_text_that_goes_on() -> No
     assert secrets.hidden_in_part(f"{TOKEN} xo") == ("*** ", "xo")
 
 
-def test_a_whole_secret_whose_end_may_begin_one_is_not_cut_in_two() -> None:
+def test_secret_ending_like_secret_start_stays_whole() -> None:
     secrets = KnownSecrets()
     secrets.add("abcd-1234-abcd")
     secrets.add("abcd-1234-abcd-and-more")
@@ -56,7 +56,7 @@ def test_a_whole_secret_whose_end_may_begin_one_is_not_cut_in_two() -> None:
     assert secrets.hidden_in_part("is abcd-1234-abcd") == ("is ", "abcd-1234-abcd")
 
 
-def test_of_a_secret_that_begins_with_another_nothing_stays() -> None:
+def test_of_secret_that_begins_with_another_nothing_stays() -> None:
     secrets = KnownSecrets()
     secrets.add(TOKEN)
     secrets.add(f"{TOKEN}-and-more")
@@ -64,7 +64,7 @@ def test_of_a_secret_that_begins_with_another_nothing_stays() -> None:
     assert secrets.hidden_in_log(f"{TOKEN}-and-more {TOKEN}") == "*** ***"
 
 
-def test_a_secret_that_is_a_key_of_what_is_logged_is_hidden(log: StringIO) -> None:
+def test_secret_used_as_logged_key_is_hidden(log: StringIO) -> None:
     KNOWN_SECRETS.add(TOKEN)
 
     structlog.get_logger("tool").warning("seen", rows={TOKEN: 1})
@@ -72,7 +72,7 @@ def test_a_secret_that_is_a_key_of_what_is_logged_is_hidden(log: StringIO) -> No
     assert TOKEN not in log.getvalue() and '"***": 1' in log.getvalue()
 
 
-def test_what_is_handed_out_is_hidden_from_logs_alone() -> None:
+def test_handed_out_secret_is_hidden_only_in_logs() -> None:
     secrets = KnownSecrets()
     secrets.add("state-of-a-session", is_handed_out=True)
     secrets.add(TOKEN)
@@ -82,7 +82,7 @@ def test_what_is_handed_out_is_hidden_from_logs_alone() -> None:
     assert secrets.hidden_in_log(link) == "https://p.example/authorize?state=***"
 
 
-def test_a_secret_that_is_handed_out_elsewhere_stays_hidden_from_answers() -> None:
+def test_secret_also_handed_out_stays_hidden_from_answers() -> None:
     secrets = KnownSecrets()
     secrets.add("opensesame")
     secrets.add("opensesame", is_handed_out=True)
@@ -90,13 +90,13 @@ def test_a_secret_that_is_handed_out_elsewhere_stays_hidden_from_answers() -> No
     assert secrets.hidden_in_answer("opensesame") == "***"
 
 
-def test_an_answer_is_not_touched_where_nothing_is_known() -> None:
+def test_answer_is_not_touched_where_nothing_is_known() -> None:
     answer = {"password": "short", "n": [1]}
 
     assert KnownSecrets().hidden_in_answer(answer) is answer
 
 
-def test_words_are_no_secrets_and_the_longest_unused_are_forgotten() -> None:
+def test_words_are_no_secrets_and_longest_unused_are_forgotten() -> None:
     secrets = KnownSecrets()
     secrets.add("bearer")
     for number in range(514):
@@ -127,7 +127,7 @@ def test_words_are_no_secrets_and_the_longest_unused_are_forgotten() -> None:
         "secret",
     ],
 )
-def test_a_field_is_hidden_by_its_name(name: str) -> None:
+def test_field_is_hidden_by_its_name(name: str) -> None:
     event = hide_secrets(
         None, "info", {name: "v", "nested": {name: "v"}, "list": [{name: "v"}], "event": "e"}
     )
@@ -136,7 +136,7 @@ def test_a_field_is_hidden_by_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "author", "state", "key", "authorization_url"])
-def test_a_field_that_only_sounds_like_one_is_shown(name: str) -> None:
+def test_field_resembling_secret_is_shown(name: str) -> None:
     assert hide_secrets(None, "info", {name: "v"}) == {name: "v"}
 
 
@@ -153,7 +153,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
 
 
 @pytest.mark.requirement("oauth.secrets.never-shown")
-def test_what_the_store_decrypts_is_in_no_log_line_and_in_no_error(log: StringIO) -> None:
+def test_decrypted_secret_reaches_no_log_or_error(log: StringIO) -> None:
     cipher, place = (
         Cipher(Keyring.of(["00" * 32])),
         SecretField("OAuthGrantRecord", "sha256:1", "accessToken"),
@@ -174,13 +174,13 @@ def test_what_the_store_decrypts_is_in_no_log_line_and_in_no_error(log: StringIO
 
 
 @pytest.mark.parametrize("part", ["pwd", "token-", "pwd= ", "bearer ", "://", "https://a:b@", "pwd '"])
-def test_a_long_text_of_names_is_searched_in_a_moment(part: str) -> None:
+def test_long_text_of_names_is_searched_in_moment(part: str) -> None:
     hidden = hidden_by_place(part * 200_000 + " and password=opensesame")
 
     assert hidden.endswith("password=***"), "hours if each place of the text is a beginning"
 
 
-def test_names_without_a_value_stay_as_they_are() -> None:
+def test_names_without_value_stay_as_they_are() -> None:
     assert hidden_by_place("the token-count of pwd pwd tokens, passcode") == (
         "the token-count of pwd pwd tokens, passcode"
     )

@@ -32,24 +32,24 @@ os.wait()
 LINE = {"timestamp": "2026-01-01T00:00:00Z", "level": "info", "event": "sails"}
 
 
-def test_a_run_that_logged_nothing_has_an_empty_text() -> None:
+def test_run_that_logged_nothing_has_empty_text() -> None:
     lines = RunLines()
     assert (lines.are_empty, lines.text()) == (True, "")
 
 
-def test_a_line_has_time_level_and_text_and_no_fields_of_its_call() -> None:
+def test_line_has_time_level_text_without_call_fields() -> None:
     about = {"call_id": "6f1c", "attempt": 1, "worker": "w1", "tool_call_id": "c1", "logger": "goondan.tool"}
     line = brief_line({"wind": 3, "from": "the north", "to": "south", "none": None, **LINE, **about})
     assert line == "2026-01-01T00:00:00Z info sails wind=3 from='the north' to=south none=None"
 
 
 @pytest.mark.parametrize("value", ["two\nlines", "\x1b[2J", "\ud800", "\u202etxt", {"a": "\x07\n"}, object()])
-def test_no_value_breaks_the_line_or_controls_the_terminal(value: Any) -> None:
+def test_no_value_breaks_line_or_controls_terminal(value: Any) -> None:
     line = brief_line({**LINE, "event": f"says {value}", "value": value, str(value): 1})
     assert line.isprintable()
 
 
-def test_the_end_of_an_exception_follows_in_lines_of_its_own() -> None:
+def test_end_of_exception_follows_on_own_lines() -> None:
     line = brief_line({**LINE, "exception": "x" * LONGEST_TRACE + "\n\x1b[2J\nValueError: no wind"})
     first, *trace = line.splitlines()
     assert first.endswith("info sails")
@@ -57,7 +57,7 @@ def test_the_end_of_an_exception_follows_in_lines_of_its_own() -> None:
     assert len(line) <= LONGEST_LINE + 1 + LONGEST_TRACE
 
 
-def test_the_last_lines_are_kept_and_the_others_counted() -> None:
+def test_last_lines_are_kept_and_others_counted() -> None:
     lines = RunLines()
     for number in range(MOST_LINES + 3):
         lines.add(f"line {number}")
@@ -67,7 +67,7 @@ def test_the_last_lines_are_kept_and_the_others_counted() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "\ud800", "\U0001f9ed", "pwd=a ", "\x00", "\n"])
-def test_what_is_kept_is_bounded_in_bytes_whatever_is_logged(text: str) -> None:
+def test_kept_lines_are_bounded_in_bytes(text: str) -> None:
     lines = RunLines()
     for _ in range(MOST_LINES):
         lines.add(
@@ -76,20 +76,20 @@ def test_what_is_kept_is_bounded_in_bytes_whatever_is_logged(text: str) -> None:
     assert MOST_BYTES // 2 < len(lines.text().encode()) <= 16_384
 
 
-def test_likely_secrets_in_the_text_of_a_line_are_masked() -> None:
+def test_likely_secrets_in_text_of_line_are_masked() -> None:
     lines = RunLines()
     lines.add(brief_line({**LINE, "event": "asks with password=tr0ub4dor and Bearer abcdefghijkl"}))
     assert lines.text() == "2026-01-01T00:00:00Z info asks with password=*** and Bearer ***"
 
 
-def test_a_forked_process_adds_lines_although_a_thread_held_the_lock() -> None:
+def test_forked_process_adds_lines_although_thread_held_lock() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FORK], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "a line of the child\n"
 
 
-def test_lines_are_made_of_fields_when_they_are_asked_for() -> None:
+def test_lines_are_formatted_from_fields_when_requested() -> None:
     lines = RunLines()
     fields: list[dict[str, Any]] = [
         {**LINE, "wind": 3},
@@ -103,7 +103,7 @@ def test_lines_are_made_of_fields_when_they_are_asked_for() -> None:
     assert lines.text().splitlines() == expected
 
 
-def test_fields_have_the_limit_of_lines() -> None:
+def test_fields_have_limit_of_lines() -> None:
     lines = RunLines()
     for number in range(MOST_LINES):
         lines.add({**LINE, "number": number, "text": "\u20ac" * 900})

@@ -31,7 +31,7 @@ def summary(firings: list[Firing]) -> list[tuple[int | None, int]]:
         ({"catchUp": "all", "catchUpLimit": 4}, [(9, 9), (10, 0), (11, 0), (12, 0)]),
     ],
 )
-def test_an_outage_over_twelve_slots_and_a_half(fields: dict[str, Any], expected: list[Any]) -> None:
+def test_outage_over_twelve_slots_and_half(fields: dict[str, Any], expected: list[Any]) -> None:
     """The slots 0 to 12 are past when the workers return; the last of them is half an hour old."""
     firings = schedule(**fields).firings(FIRST, FIRST + 12.5 * HOUR)
 
@@ -47,13 +47,11 @@ def test_an_outage_over_twelve_slots_and_a_half(fields: dict[str, Any], expected
         ({"catchUp": "all", "catchUpLimit": 4}, [(8, 8), (9, 0), (10, 0), (11, 0), (12, 0)]),
     ],
 )
-def test_the_last_slot_of_an_outage_is_fired_if_it_is_not_late(
-    fields: dict[str, Any], expected: list[Any]
-) -> None:
+def test_outages_last_slot_is_fired_unless_late(fields: dict[str, Any], expected: list[Any]) -> None:
     assert summary(schedule(**fields).firings(FIRST, FIRST + 12 * HOUR + 20_000)) == expected
 
 
-def test_each_firing_expects_the_slot_to_which_the_one_before_goes_on() -> None:
+def test_each_firing_expects_following_slot_of_previous_firing() -> None:
     firings = schedule(catchUp="all").firings(FIRST, FIRST + 3 * HOUR)
 
     assert [one.expected for one in firings[1:]] == [one.following.slot for one in firings[:-1]]
@@ -61,11 +59,11 @@ def test_each_firing_expects_the_slot_to_which_the_one_before_goes_on() -> None:
 
 
 @pytest.mark.parametrize("policy", ["skip", "once", "all"])
-def test_a_slot_in_time_is_fired_with_every_policy(policy: str) -> None:
+def test_slot_in_time_is_fired_with_every_policy(policy: str) -> None:
     assert summary(schedule(catchUp=policy).firings(FIRST, FIRST + 900)) == [(0, 0)]
 
 
-def test_a_long_outage_is_counted_up_to_a_limit_and_made_up_for_at_its_end() -> None:
+def test_long_outage_is_counted_to_limit_then_caught_up() -> None:
     every = schedule(every="1s", catchUp="all", catchUpLimit=3)
     now = FIRST + 7 * 24 * HOUR
 
@@ -76,7 +74,7 @@ def test_a_long_outage_is_counted_up_to_a_limit_and_made_up_for_at_its_end() -> 
     assert firings[-1].following.slot == now + 1_000
 
 
-def test_a_slot_with_jitter_is_due_later_and_not_late_for_that() -> None:
+def test_jitter_makes_slot_due_later_not_late() -> None:
     spread = schedule(jitterSeconds=1800, catchUp="skip")
     due = spread.next(FIRST - 1)
 
@@ -86,7 +84,7 @@ def test_a_slot_with_jitter_is_due_later_and_not_late_for_that() -> None:
     assert summary(spread.firings(FIRST, due.at)) == [(0, 0)]
 
 
-def test_a_slot_of_an_agent_is_an_event_with_the_slot_in_place() -> None:
+def test_agents_slot_is_event_containing_slot() -> None:
     one = schedule(input={"due": ["{{slot}}"], "n": 1}, instanceKey="day-{{slot}}")
     call = one.call(slot_text(FIRST), FIRST + 5, missed=2)
     event = event_of(call, 0)
@@ -100,7 +98,7 @@ def test_a_slot_of_an_agent_is_an_event_with_the_slot_in_place() -> None:
     assert call.origin == {"schedule": "w/hourly", "slot": "2026-09-21T15:00:00Z"}
 
 
-def test_a_slot_of_a_tool_is_a_call_that_begins_a_trace() -> None:
+def test_slot_of_tool_is_call_that_begins_trace() -> None:
     one = schedule(tool="bash__exec", args={"command": "date {{slot}}"})
     call = one.call(slot_text(FIRST), FIRST)
 
@@ -126,6 +124,6 @@ def test_a_slot_of_a_tool_is_a_call_that_begins_a_trace() -> None:
         {"instanceKey": ""},
     ],
 )
-def test_a_schedule_that_is_not_valid_is_refused(fields: dict[str, Any]) -> None:
+def test_schedule_that_is_not_valid_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="1 validation error"):
         schedule(**fields)

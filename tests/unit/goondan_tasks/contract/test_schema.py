@@ -88,7 +88,7 @@ def test_missing_parameters_accept_any_object() -> None:
         (object(), "a value of type object"),
     ],
 )
-def test_arguments_must_be_an_object(args: Any, shown: str) -> None:
+def test_arguments_must_be_object(args: Any, shown: str) -> None:
     assert faults(None, args) == [f"the arguments must be an object, not {shown}"]
 
 
@@ -104,9 +104,7 @@ def test_arguments_must_be_an_object(args: Any, shown: str) -> None:
         ({"enum": [1, None]}, None, None),
     ],
 )
-def test_a_value_that_is_no_object_is_checked_if_it_may_be_any(
-    schema: JsonObject, value: Any, fault: str | None
-) -> None:
+def test_non_object_value_is_checked_where_allowed(schema: JsonObject, value: Any, fault: str | None) -> None:
     assert compile_schema(schema).faults_of_any(value) == ([] if fault is None else [fault])
 
 
@@ -131,7 +129,7 @@ def test_keywords_of_json_schema_are_checked(schema: JsonObject, value: Any, fau
     assert faults({"properties": {"x": schema}}, {"x": value}) == [fault]
 
 
-def test_an_alternative_tells_why_each_form_does_not_fit() -> None:
+def test_alternative_tells_why_each_form_does_not_fit() -> None:
     forms = [{"type": "string"}, {"properties": {"id": {"type": "integer", "maximum": 3}}}]
 
     found = faults({"properties": {"x": {"anyOf": forms}}}, {"x": {"id": 9}})
@@ -143,7 +141,7 @@ def test_an_alternative_tells_why_each_form_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_are_no_json_are_refused_wherever_they_stand(number: float) -> None:
+def test_numbers_outside_json_are_refused_everywhere(number: float) -> None:
     assert faults(None, {"free": [{"x": number}]}) == [f"args.free[0].x: {number} is not JSON"]
 
 
@@ -154,11 +152,11 @@ def test_integers_beyond_64_bits_are_integers(digits: int) -> None:
     assert faults(schema, {"n": 10**digits}) == []
 
 
-def test_an_integer_that_python_cannot_write_is_refused() -> None:
+def test_integer_that_python_cannot_write_is_refused() -> None:
     assert faults(None, {"n": 10**5_000}) == ["args.n: the number has too many digits"]
 
 
-def test_what_is_not_json_is_named() -> None:
+def test_value_that_is_not_json_is_named() -> None:
     assert faults(None, {"a": {1, 2}, "b": {3: "x"}, "c": b"raw"}) == [
         "args.a: a value of type set is not JSON",
         "args.c: a value of type bytes is not JSON",
@@ -167,7 +165,7 @@ def test_what_is_not_json_is_named() -> None:
 
 
 @pytest.mark.parametrize("args", [{"text": "\ud800"}, {"\udfff": 1}])
-def test_lone_surrogates_are_a_fault(args: JsonObject) -> None:
+def test_lone_surrogates_are_fault(args: JsonObject) -> None:
     (fault,) = faults(COMMAND, args)
 
     assert "lone surrogate" in fault
@@ -179,13 +177,13 @@ def test_odd_but_valid_text_passes(text: str) -> None:
 
 
 @pytest.mark.parametrize("levels", [129, 1_000, 10_000, 200_000])
-def test_deep_arguments_are_a_fault_and_no_crash(levels: int) -> None:
+def test_deep_arguments_are_fault_and_no_crash(levels: int) -> None:
     (fault,) = faults(TREE, nested(levels, {}))
 
     assert "nested deeper than 128 levels" in fault
 
 
-def test_arguments_may_be_nested_up_to_the_limit() -> None:
+def test_arguments_may_be_nested_up_to_limit() -> None:
     assert faults(None, nested(127, {})) == []
 
 
@@ -196,19 +194,19 @@ def test_long_lists_of_faults_are_cut() -> None:
     assert found[-1] == "and more"
 
 
-def test_a_long_value_is_shortened_in_the_message() -> None:
+def test_long_value_is_shortened_in_message() -> None:
     (fault,) = faults({"properties": {"x": {"type": "integer"}}}, {"x": "y" * 100_000})
 
     assert len(fault) < 200
 
 
-def test_keys_that_are_no_identifiers_are_quoted_in_paths() -> None:
+def test_non_identifier_keys_are_quoted_in_paths() -> None:
     schema: JsonObject = {"additionalProperties": {"type": "string"}}
 
     assert faults(schema, {"a b": 1}) == ['args["a b"]: 1 is not of type "string"']
 
 
-def test_a_recursive_schema_names_the_fault_at_any_depth() -> None:
+def test_recursive_schema_names_fault_at_any_depth() -> None:
     tree = {"value": 1, "kids": [{"value": 2}, {"value": 3, "kids": [{"valeu": 4}]}]}
 
     assert sorted(faults(TREE, tree)) == [
@@ -231,9 +229,7 @@ def test_a_recursive_schema_names_the_fault_at_any_depth() -> None:
         ({"default": {1, 2}}, (), "not JSON"),
     ],
 )
-def test_what_is_not_a_schema_is_refused_with_its_place(
-    parameters: Any, path: tuple[str, ...], part: str
-) -> None:
+def test_invalid_schema_is_refused_with_its_place(parameters: Any, path: tuple[str, ...], part: str) -> None:
     with pytest.raises(SchemaError) as refusal:
         compile_schema(parameters)
 
@@ -244,7 +240,7 @@ def test_what_is_not_a_schema_is_refused_with_its_place(
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:9/x.json", "file:///etc/passwd", "https://example.org/#/a"]
 )
-def test_a_remote_reference_is_refused_and_never_fetched(url: str) -> None:
+def test_remote_reference_is_refused_and_never_fetched(url: str) -> None:
     with pytest.raises(SchemaError, match="only references inside the schema"):
         compile_schema({"properties": {"a": {"$ref": url}}})
 
@@ -262,7 +258,7 @@ def test_local_references_are_followed(reference: str) -> None:
     assert faults(parameters, {"x": 1}) == ['args.x: 1 is not of type "string"']
 
 
-def test_the_dialect_that_a_schema_declares_is_not_fetched() -> None:
+def test_dialect_that_schema_declares_is_not_fetched() -> None:
     assert faults({"$schema": "http://example.org/dialect", "required": ["a"]}, {"a": 1}) == []
 
 
@@ -289,7 +285,7 @@ def test_references_that_multiply_are_refused(keyword: str) -> None:
         compile_schema(doubling(60, keyword))
 
 
-def test_a_long_chain_of_references_is_refused() -> None:
+def test_long_chain_of_references_is_refused() -> None:
     definitions: JsonObject = {f"d{level}": {"$ref": f"#/$defs/d{level + 1}"} for level in range(3_000)}
 
     with pytest.raises(SchemaError, match="nested deeper"):
@@ -310,7 +306,7 @@ def test_a_long_chain_of_references_is_refused() -> None:
         {"properties": {"text": {"pattern": r"^(a|aa)+\1$"}}},
     ],
 )
-def test_a_hostile_schema_is_checked_in_a_moment(parameters: JsonObject) -> None:
+def test_hostile_schema_is_checked_in_moment(parameters: JsonObject) -> None:
     args = {**nested(100, {"x": "y"}), "text": "a" * 5_000 + "!", "x": "y"}
     started = time.monotonic()
 
@@ -406,9 +402,7 @@ def test_many_wrong_values_are_explained_one_by_one(
     ],
     ids=lambda schema: next(iter(schema)),
 )
-def test_a_large_value_that_cannot_be_narrowed_has_its_place(
-    errors_made: list[int], schema: JsonObject
-) -> None:
+def test_unnarrowable_large_value_is_named_with_place(errors_made: list[int], schema: JsonObject) -> None:
     found = faults({"properties": {"x": schema}}, {"x": dict.fromkeys(map(str, range(20_000)), "y")})
 
     assert found == [
@@ -417,7 +411,7 @@ def test_a_large_value_that_cannot_be_narrowed_has_its_place(
     assert sum(errors_made) == 0
 
 
-def test_a_large_object_still_names_what_it_lacks() -> None:
+def test_missing_field_of_large_object_is_named() -> None:
     args = {"texts": ["x"] * 5_000, "cmd": "ls"}
 
     found = faults({**COMMAND, "properties": {**COMMAND["properties"], "texts": {}}}, args)
@@ -425,7 +419,7 @@ def test_a_large_object_still_names_what_it_lacks() -> None:
     assert found == ["'command' is required", "unknown argument 'cmd'; did you mean 'command'?"]
 
 
-def test_a_fault_that_quotes_a_long_schema_is_shortened() -> None:
+def test_fault_that_quotes_long_schema_is_shortened() -> None:
     forms = [{"type": "object", "required": [f"name-{number}"]} for number in range(2_000)]
 
     (fault,) = faults({"properties": {"x": {"anyOf": forms}}}, {"x": {}})
@@ -455,7 +449,7 @@ def test_arguments_too_large_for_their_schema_are_refused(schema: JsonObject, va
     assert faults({"properties": {"x": schema}}, {}) == []
 
 
-def test_many_values_are_fine_for_a_large_but_plain_schema() -> None:
+def test_many_values_pass_large_but_plain_schema() -> None:
     row = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(1_000)}}
 
     assert faults(listed(row), {"x": [{"p1": 1, "p2": 2}] * 20_000}) == []
@@ -478,13 +472,13 @@ def unevaluated(levels: int) -> JsonObject:
     ],
     ids=["unevaluated", "enum", "ids"],
 )
-def test_a_schema_with_too_many_checks_is_refused(parameters: JsonObject, part: str) -> None:
+def test_schema_with_too_many_checks_is_refused(parameters: JsonObject, part: str) -> None:
     with pytest.raises(SchemaError, match=part):
         compile_schema(parameters)
 
 
 @pytest.mark.parametrize("texts", [1, 5_000])
-def test_patterns_with_look_around_check_one_text_and_many(texts: int) -> None:
+def test_look_around_patterns_check_one_or_many_texts(texts: int) -> None:
     schema = listed({"pattern": "^(?!tmp/)[a-z/]+$"})
 
     assert faults(schema, {"x": ["src/main"] * texts}) == []
@@ -502,7 +496,7 @@ def test_patterns_with_look_around_check_one_text_and_many(texts: int) -> None:
     ],
     ids=["deep", "long", "huge regex"],
 )
-def test_a_schema_too_large_to_compile_is_refused(parameters: JsonObject) -> None:
+def test_schema_too_large_to_compile_is_refused(parameters: JsonObject) -> None:
     with pytest.raises(SchemaError):
         compile_schema(parameters)
 
@@ -528,14 +522,14 @@ JSON = st.recursive(
 
 
 @given(args=JSON)
-def test_no_value_makes_the_check_raise(args: Any) -> None:
+def test_no_value_makes_check_raise(args: Any) -> None:
     found = compile_schema(COMMAND).faults(args)
 
     assert all(found)
 
 
 @given(parameters=JSON, args=JSON)
-def test_any_value_is_a_schema_or_is_refused(parameters: Any, args: Any) -> None:
+def test_any_value_is_schema_or_is_refused(parameters: Any, args: Any) -> None:
     try:
         schema = compile_schema(parameters)
     except SchemaError as refusal:

@@ -46,7 +46,7 @@ def local_slots(cron: str, zone: str, since: str, count: int) -> list[str]:
         (NEW_YORK, "45 * * * *", "2026-03-08T01:00", ["03-08 01:45-0500", "03-08 03:45-0400"]),
     ],
 )
-def test_slots_when_the_clock_goes_forward(zone: str, cron: str, since: str, expected: list[str]) -> None:
+def test_slots_when_clock_goes_forward(zone: str, cron: str, since: str, expected: list[str]) -> None:
     assert local_slots(cron, zone, since, 2) == expected
 
 
@@ -65,7 +65,7 @@ def test_slots_when_the_clock_goes_forward(zone: str, cron: str, since: str, exp
         (LORD_HOWE, "*/10 2 * * *", "2026-04-04T12:00", ["04-05 02:00+1030", "04-05 02:10+1030"]),
     ],
 )
-def test_slots_when_the_clock_goes_back(zone: str, cron: str, since: str, expected: list[str]) -> None:
+def test_slots_when_clock_goes_back(zone: str, cron: str, since: str, expected: list[str]) -> None:
     assert local_slots(cron, zone, since, 2) == expected
 
 
@@ -75,7 +75,7 @@ def test_slots_when_the_clock_goes_back(zone: str, cron: str, since: str, expect
     st.sampled_from([BERLIN, NEW_YORK, LORD_HOWE, "Asia/Kolkata", "Africa/Casablanca", "UTC"]),
     st.datetimes(datetime(2026, 1, 1), datetime(2027, 12, 31)),
 )
-def test_repeated_slots_are_the_times_at_which_the_clock_fits(cron: str, zone: str, since: datetime) -> None:
+def test_repeated_slots_are_times_at_which_clock_fits(cron: str, zone: str, since: datetime) -> None:
     """Compare with a search through all minutes."""
     from cronsim import CronSim
 
@@ -94,7 +94,7 @@ def test_repeated_slots_are_the_times_at_which_the_clock_fits(cron: str, zone: s
     assert slots == [at * 1000 for at in minutes if fits(at)]
 
 
-def test_intervals_count_from_the_epoch() -> None:
+def test_intervals_count_from_epoch() -> None:
     slots = Timing(every_seconds=900).after(1_790_000_123_456)
 
     assert [next(slots) % 900_000 for _ in range(3)] == [0, 0, 0]
@@ -105,12 +105,12 @@ def test_intervals_count_from_the_epoch() -> None:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("12h", 43_200), ("1d", 86_400)])
-def test_an_interval_has_a_unit(text: str, seconds: int) -> None:
+def test_interval_has_unit(text: str, seconds: int) -> None:
     assert interval_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0s", "15", "1.5h", "-1m", "15 m", "400d", "99999999999s", "1h30m"])
-def test_a_text_that_is_no_interval_is_refused(text: str) -> None:
+def test_text_that_is_no_interval_is_refused(text: str) -> None:
     with pytest.raises(TimingError):
         interval_seconds(text)
 
@@ -135,7 +135,7 @@ def test_texts_of_cron_are_accepted(text: str) -> None:
         ("0 0 * 2 MON#5,MON#5" * 60, "characters at most"),
     ],
 )
-def test_a_text_that_is_no_cron_is_refused_with_what_is_wrong(text: str, message: str) -> None:
+def test_invalid_cron_is_refused_with_reason(text: str, message: str) -> None:
     with pytest.raises(TimingError, match=message):
         require_cron(text)
 
@@ -143,12 +143,12 @@ def test_a_text_that_is_no_cron_is_refused_with_what_is_wrong(text: str, message
 @pytest.mark.parametrize(
     "name", ["", "Mars/Base", "Europe", "../etc/passwd", "/etc/localtime", "Europe/Berlin\0"]
 )
-def test_a_name_that_is_no_zone_is_refused(name: str) -> None:
+def test_name_that_is_no_zone_is_refused(name: str) -> None:
     with pytest.raises(TimingError):
         require_zone(name)
 
 
-def test_zones_are_known_without_those_of_the_system() -> None:
+def test_zones_are_known_without_those_of_system() -> None:
     code = (
         "from goondan_tasks.contract.timing import require_zone; print(require_zone('Australia/Lord_Howe'))"
     )
@@ -163,7 +163,7 @@ def test_zones_are_known_without_those_of_the_system() -> None:
     assert done.stdout == "Australia/Lord_Howe\n", done.stderr
 
 
-def test_jitter_is_the_same_in_every_process_and_spreads() -> None:
+def test_jitter_is_same_in_every_process_and_spreads() -> None:
     delays = [jitter_ms("nightly", slot, 60) for slot in range(0, 3_600_000, 1000)]
 
     assert delays == [jitter_ms("nightly", slot, 60) for slot in range(0, 3_600_000, 1000)]

@@ -30,7 +30,7 @@ MCP = {"type": "image", "data": PNG, "mimeType": "image/png"}
         [TEXT, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}],
     ],
 )
-def test_images_of_every_format_are_found_in_their_order(output: Any) -> None:
+def test_images_of_every_format_are_found_in_order(output: Any) -> None:
     assert parts_of(output) == ["the page", IMAGE]
 
 
@@ -42,7 +42,7 @@ def test_images_of_every_format_are_found_in_their_order(output: Any) -> None:
         (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
     ],
 )
-def test_type_of_an_image_is_read_from_its_bytes(beginning: bytes, media_type: str) -> None:
+def test_type_of_image_is_read_from_its_bytes(beginning: bytes, media_type: str) -> None:
     image = {"type": "image", "data": encoded(beginning), "mimeType": "image/png"}
     assert parts_of([image]) == [ToolImage(media_type, encoded(beginning))]
 
@@ -62,7 +62,7 @@ def test_type_of_an_image_is_read_from_its_bytes(beginning: bytes, media_type: s
         b"RIFF\0\0\0\0WEBPVP8 " + bytes(10) + struct.pack("<HH", 300, 9_000),
     ],
 )
-def test_longest_side_is_read_from_the_header(data: bytes) -> None:
+def test_longest_side_is_read_from_header(data: bytes) -> None:
     [image] = parts_of([{"type": "image", "data": base64.b64encode(data).decode()}]) or []
     assert isinstance(image, ToolImage)
     assert image.longest_side == 9_000
@@ -71,7 +71,7 @@ def test_longest_side_is_read_from_the_header(data: bytes) -> None:
 @pytest.mark.parametrize(
     "beginning", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF\0\0\0\0WEBP"]
 )
-def test_side_of_a_damaged_image_is_not_known(beginning: bytes) -> None:
+def test_side_of_damaged_image_is_not_known(beginning: bytes) -> None:
     assert ToolImage("image/png", base64.b64encode(beginning).decode()).longest_side == 0
 
 
@@ -92,7 +92,7 @@ def test_side_of_a_damaged_image_is_not_known(beginning: bytes) -> None:
         [{"type": ["image"], "data": PNG}],
     ],
 )
-def test_output_without_a_usable_image_has_no_parts(output: Any) -> None:
+def test_output_without_usable_image_has_no_parts(output: Any) -> None:
     assert parts_of(output) is None
 
 
@@ -104,6 +104,6 @@ def test_notes_stand_for_images_where_only_text_can() -> None:
     assert told_images(output) == ["the page", IMAGE, note]
 
 
-def test_error_with_an_image_is_text() -> None:
+def test_error_with_image_is_text() -> None:
     output = {"type": "error-json", "value": {"content": [MCP]}}
     assert told_images(output) is None

@@ -15,7 +15,7 @@ from goondan_tasks.ledger.submission import call_json
 SENT = {"tracestate": "congo=t61rcWkgMzE,fw529a3039@dt=FfAl0", "baggage": "user=ann%20b,plan = pro;ttl=1"}
 
 
-def test_call_keeps_both_and_its_message_has_their_headers() -> None:
+def test_call_and_message_keep_tracestate_and_baggage() -> None:
     call = new_call("coder", "bash__exec", {}, {"trace_context": SENT})
 
     assert ToolCall.from_wire(call.to_wire()).trace_context == SENT
@@ -50,7 +50,7 @@ def test_call_without_them_has_neither_field_nor_headers() -> None:
         ("baggage", 7),
     ],
 )
-def test_malformed_or_long_ones_are_left_out_and_the_other_stays(name: str, text: Any) -> None:
+def test_unusable_tracestate_or_baggage_is_dropped_alone(name: str, text: Any) -> None:
     kept = {other: value for other, value in SENT.items() if other != name}
 
     assert sound_context({**SENT, name: text}) == kept
@@ -58,11 +58,11 @@ def test_malformed_or_long_ones_are_left_out_and_the_other_stays(name: str, text
 
 
 @pytest.mark.parametrize("given", [None, "a=1", [], {}, {"other": "a=1"}])
-def test_what_is_no_context_is_none(given: Any) -> None:
+def test_malformed_trace_context_is_none(given: Any) -> None:
     assert sound_context(given) is None
 
 
-def test_context_of_the_current_span_is_taken() -> None:
+def test_context_of_current_span_is_taken() -> None:
     state = TraceState([("vendor", "1")])
     span = NonRecordingSpan(SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1), trace_state=state))
     token = context.attach(baggage.set_baggage("user", "ann", trace.set_span_in_context(span)))

@@ -25,7 +25,7 @@ def worker(*agents: str) -> WorkerRecord:
     )
 
 
-def test_a_live_worker_keeps_the_agents_known() -> None:
+def test_live_worker_keeps_agents_known() -> None:
     with fakeredis.FakeRedis() as redis:
         keys = Keys("goondan")
         agent_registry = AgentRegistry(redis, keys)
@@ -42,7 +42,7 @@ def agent(name: str, *tools: str) -> AgentRecord:
     return AgentRecord(name=name, swarm="default", workspace="shop", catalog=items)
 
 
-def test_who_does_not_serve_an_agent_leaves_its_dynamic_tools_and_who_does_replaces_them() -> None:
+def test_only_serving_worker_replaces_agents_dynamic_tools() -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         agent_registry.publish_agents([agent("coder", "a__b"), agent("planner")], served=["coder"])
@@ -54,7 +54,7 @@ def test_who_does_not_serve_an_agent_leaves_its_dynamic_tools_and_who_does_repla
         assert agent_registry.agents()["coder"].catalog == ()
 
 
-def test_an_agent_that_is_in_the_swarm_no_more_is_forgotten_unless_a_live_worker_serves_it() -> None:
+def test_agent_leaving_swarm_is_forgotten_unless_served() -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         others = [
@@ -69,7 +69,7 @@ def test_an_agent_that_is_in_the_swarm_no_more_is_forgotten_unless_a_live_worker
         assert list(agent_registry.agents()) == ["beneath", "beside", "coder", "elsewhere", "newer"]
 
 
-def test_workers_of_one_name_have_each_a_row_and_only_ones_own_goes() -> None:
+def test_same_named_workers_have_own_rows_removed_separately() -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         first, second = (worker("coder").model_copy(update={"id": one}) for one in ("a", "b"))
@@ -82,7 +82,7 @@ def test_workers_of_one_name_have_each_a_row_and_only_ones_own_goes() -> None:
         assert agent_registry.workers() == [second]
 
 
-def test_worker_that_joins_is_told_of_those_before_it_and_is_not_shown_until_it_is_published() -> None:
+def test_joining_worker_learns_others_but_is_hidden_until_published() -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         first, second, third = (worker("coder").model_copy(update={"id": one}) for one in ("c", "b", "a"))
@@ -99,7 +99,7 @@ def test_worker_that_joins_is_told_of_those_before_it_and_is_not_shown_until_it_
         assert 0 < redis.ttl(agent_registry._keys.worker(second.row)) <= 20
 
 
-def test_worker_whose_heartbeat_has_expired_is_not_told_of() -> None:
+def test_joining_worker_hears_of_no_expired_worker() -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         agent_registry.publish_worker(worker("coder").model_copy(update={"id": "dead"}), 20)
@@ -109,9 +109,7 @@ def test_worker_whose_heartbeat_has_expired_is_not_told_of() -> None:
 
 
 @pytest.mark.parametrize(("holds", "shown"), [(["coder"], "shop"), ([], "other")])
-def test_agent_that_live_workers_of_another_workspace_serve_keeps_its_description(
-    holds: list[str], shown: str
-) -> None:
+def test_agent_served_from_elsewhere_keeps_its_description(holds: list[str], shown: str) -> None:
     with fakeredis.FakeRedis() as redis:
         agent_registry = AgentRegistry(redis, Keys("goondan"))
         agent_registry.publish_agents([agent("coder")], served=["coder"])
@@ -140,21 +138,21 @@ def test_no_shutdown_is_requested_at_first(requests: ShutdownRequests) -> None:
     assert requests.agents_to_stop("w", ["a", "b"], 0) == {}
 
 
-def test_a_request_for_an_agent_is_about_that_agent(requests: ShutdownRequests) -> None:
+def test_request_for_agent_is_about_that_agent(requests: ShutdownRequests) -> None:
     requests.ask(ShutdownRequest(agent="a", reason="new version"))
 
     assert requests.agents_to_stop("w", ["a", "b"], 0) == {"a": "new version"}
     assert requests.agents_to_stop("w", ["b"], 0) == {}
 
 
-def test_a_request_for_a_worker_is_about_all_of_its_agents(requests: ShutdownRequests) -> None:
+def test_workers_shutdown_request_concerns_all_its_agents(requests: ShutdownRequests) -> None:
     requests.ask(ShutdownRequest(worker="w", reason="moved"))
 
     assert requests.agents_to_stop("w", ["a", "b"], 0) == {"a": "moved", "b": "moved"}
     assert requests.agents_to_stop("other", ["a", "b"], 0) == {}
 
 
-def test_a_worker_that_begins_later_is_not_meant(requests: ShutdownRequests) -> None:
+def test_worker_that_begins_later_is_not_meant(requests: ShutdownRequests) -> None:
     before = requests.now()
     wait_until(lambda: requests.now() > before)
     requests.ask(ShutdownRequest(agent="a"))
@@ -163,13 +161,13 @@ def test_a_worker_that_begins_later_is_not_meant(requests: ShutdownRequests) -> 
     assert requests.agents_to_stop("w", ["a"], requests.now()) == {}
 
 
-def test_a_request_does_not_stand_for_ever(requests: ShutdownRequests, redis: Redis) -> None:
+def test_request_does_not_stand_for_ever(requests: ShutdownRequests, redis: Redis) -> None:
     requests.ask(ShutdownRequest(agent="a"))
 
     assert redis.ttl(Keys().shutdown("agent:a")) > 0
 
 
 @pytest.mark.parametrize("about", [{}, {"agent": "a", "worker": "w"}, {"agent": ""}, {"agent": 3}])
-def test_a_request_is_about_one_agent_or_one_worker(about: dict[str, object]) -> None:
+def test_request_is_about_one_agent_or_one_worker(about: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ShutdownRequest.from_wire(about)

@@ -76,7 +76,7 @@ def stored(redis: fakeredis.FakeRedis, count: int) -> list[tuple[bytes, dict[byt
     return cast("list[tuple[bytes, dict[bytes, bytes]]]", redis.xrange(KEYS.audit, count=count))
 
 
-def test_act_is_recorded_with_person_door_object_and_time(log: AuditLog) -> None:
+def test_act_is_recorded_with_person_door_object_time(log: AuditLog) -> None:
     with acting_as("ann", "console"):
         Gates(log).close("north")
     [entry] = log.find(10)
@@ -95,7 +95,7 @@ def test_act_is_recorded_with_person_door_object_and_time(log: AuditLog) -> None
     assert AuditEntry.from_wire(entry.to_wire()) == entry
 
 
-def test_what_was_not_done_is_not_recorded(log: AuditLog) -> None:
+def test_dry_run_or_failed_act_is_not_recorded(log: AuditLog) -> None:
     gates = Gates(log)
     gates.close("north", dry_run=True)
     gates.close("east")
@@ -107,14 +107,14 @@ def test_what_was_not_done_is_not_recorded(log: AuditLog) -> None:
     assert log.find(10) == []
 
 
-def test_act_on_many_is_one_entry_with_their_number(log: AuditLog) -> None:
+def test_act_on_many_is_one_counted_entry(log: AuditLog) -> None:
     gates = Gates(log)
     assert (gates.close_all(), gates.close_all()) == (2, 0)
 
     assert [(one.act, one.count, one.outcome) for one in log.find(10)] == [("gate.close_all", 2, "ok")]
 
 
-def test_act_on_many_that_failed_midway_names_the_error(log: AuditLog) -> None:
+def test_act_on_many_that_failed_midway_names_error(log: AuditLog) -> None:
     with pytest.raises(CallClosedError):
         Gates(log).close_all("north", "west")
 
@@ -122,7 +122,9 @@ def test_act_on_many_that_failed_midway_names_the_error(log: AuditLog) -> None:
     assert (entry.count, entry.outcome) == (None, "E_CALL_CLOSED")
 
 
-def test_act_on_many_that_is_interrupted_says_so(log: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_act_on_many_is_recorded_as_interrupted(
+    log: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gates, close = Gates(log), Gates.close
 
     def closed_until_south(self: Gates, gate: str) -> bool:
@@ -137,7 +139,7 @@ def test_act_on_many_that_is_interrupted_says_so(log: AuditLog, monkeypatch: pyt
     assert (entry.act, entry.count, entry.outcome) == ("gate.close_all", None, "KeyboardInterrupt")
 
 
-def test_what_programs_do_all_the_time_is_recorded_if_somebody_is_named(log: AuditLog) -> None:
+def test_routine_acts_are_recorded_only_with_named_person(log: AuditLog) -> None:
     gates = Gates(log)
     gates.knock("north")
     gates.knock("south", by="bob")
@@ -147,7 +149,7 @@ def test_what_programs_do_all_the_time_is_recorded_if_somebody_is_named(log: Aud
     assert acts(log) == [("gate.knock", "ann", "slack", "west"), ("gate.knock", "bob", "library", "south")]
 
 
-def test_another_name_stands_beside_that_of_who_acts(log: AuditLog) -> None:
+def test_other_name_is_recorded_beside_actors(log: AuditLog) -> None:
     with acting_as("ann@host", "cli", "ann"):
         Gates(log).close("north", by="ann")
         Gates(log).close("south", by="bob")
@@ -155,14 +157,14 @@ def test_another_name_stands_beside_that_of_who_acts(log: AuditLog) -> None:
     assert [(one.by, one.in_name_of) for one in log.find(10)] == [("ann@host", "bob"), ("ann@host", None)]
 
 
-def test_who_acts_is_known_in_a_thread_with_the_context(log: AuditLog) -> None:
+def test_actor_is_known_in_thread_with_context(log: AuditLog) -> None:
     with ThreadPoolExecutor() as threads, acting_as("ann", "api"):
         threads.submit(copy_context().run, Gates(log).close, "north").result()
 
     assert acts(log) == [("gate.close", "ann", "api", "north")]
 
 
-def test_entries_are_found_by_person_object_act_door_and_place(log: AuditLog) -> None:
+def test_entries_are_found_by_person_object_act_door_place(log: AuditLog) -> None:
     for number in range(5):
         with acting_as("ann" if number % 2 else "bob", "cli"):
             log.add("pause", Target("agent", f"agent-{number}", f"agent-{number}"))
@@ -181,7 +183,7 @@ def test_entries_are_found_by_person_object_act_door_and_place(log: AuditLog) ->
             log.find(9, cursor)
 
 
-def test_audit_keeps_the_latest_entries(redis: fakeredis.FakeRedis, log: AuditLog) -> None:
+def test_audit_keeps_latest_entries(redis: fakeredis.FakeRedis, log: AuditLog) -> None:
     with redis.pipeline(transaction=False) as pipe:
         for number in range(MOST_ENTRIES):
             pipe.xadd(KEYS.audit, {"entry": "not JSON"}, id=f"{number + 1}-0")

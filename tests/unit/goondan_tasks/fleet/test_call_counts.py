@@ -44,7 +44,7 @@ def tools(counted: CallCounts) -> dict[str, ToolCounts]:
     return {one.tool: one for one in counted.totals("w1", "p1").tools}
 
 
-def test_calls_are_counted_by_tool_and_code_with_their_times() -> None:
+def test_calls_are_timed_and_counted_by_tool_and_code() -> None:
     counted = counts()
     counted.add([ended(), ended(run=2_000), ended(code="E_TOOL"), ended("a__c")])
     counted.add_retry("coder", "a__b", "E_TOOL")
@@ -58,7 +58,7 @@ def test_calls_are_counted_by_tool_and_code_with_their_times() -> None:
     assert tools(counted)["a__c"].ended == {"ok": 1}
 
 
-def test_names_that_models_make_up_count_as_one_and_those_of_known_tools_by_themselves() -> None:
+def test_unknown_tools_count_together_known_tools_separately() -> None:
     counted = counts("a__b")
     counted.add(ended(f"made__up{n}", "E_TOOL_NOT_FOUND", None) for n in range(2 * MOST_NAMES))
     counted.add([ended("a__b", "E_TOOL_CANCELLED", None), ended("turn__tool")])
@@ -69,7 +69,7 @@ def test_names_that_models_make_up_count_as_one_and_those_of_known_tools_by_them
     }
 
 
-def test_names_and_codes_beyond_the_bound_count_together() -> None:
+def test_names_and_codes_beyond_bound_count_together() -> None:
     counted = counts()
     counted.add(ended(f"t__{n}") for n in range(MOST_NAMES + 7))
     counted.add(ended("t__0", f"E_{n}") for n in range(MOST_CODES + 7))
@@ -80,7 +80,7 @@ def test_names_and_codes_beyond_the_bound_count_together() -> None:
     assert by_tool["t__0"].ended[OTHER] == 8
 
 
-def test_tokens_are_counted_by_kind_and_those_of_the_last_minutes_by_minute(store: CountStore) -> None:
+def test_tokens_are_counted_by_kind_and_minute(store: CountStore) -> None:
     counted, tokens = counts(), {"input": 100, "output": 20, "cached": 60, "more": 9}
     now = redis_time(store._redis)
     for age in range(2 * MOST_MINUTES):
@@ -97,7 +97,7 @@ def test_tokens_are_counted_by_kind_and_those_of_the_last_minutes_by_minute(stor
     }
 
 
-def test_totals_stay_for_a_while_and_writing_them_twice_changes_nothing(store: CountStore) -> None:
+def test_totals_written_twice_count_once_and_expire(store: CountStore) -> None:
     counted = counts()
     counted.add([ended()])
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_totals_stay_for_a_while_and_writing_them_twice_changes_nothing(store: C
     assert 0 < store._redis.ttl(Keys().counts("p1")) <= KEPT_SECONDS
 
 
-def test_settled_calls_are_counted_by_agent_and_code_and_lost_ones_kept(store: CountStore) -> None:
+def test_settlements_count_by_agent_and_code_and_losses_stay(store: CountStore) -> None:
     assert store.totals()[:3] == ([], {}, {})
     lost = [Settlement("c1", "coder", REQUEUED, "w1@host"), Settlement("c2", "coder", "E_TOOL", "w1@host")]
     for settled in (*lost, Settlement("c3", "clerk", "E_TOOL_EXPIRED")):
@@ -122,7 +122,7 @@ def test_settled_calls_are_counted_by_agent_and_code_and_lost_ones_kept(store: C
     assert store.recent_losses(60) == lost
 
 
-def test_a_damaged_count_in_redis_hides_no_other(store: CountStore) -> None:
+def test_damaged_count_in_redis_hides_no_other(store: CountStore) -> None:
     store.add_settled(Settlement("c1", "coder", "E_TOOL", "w1"))
     store._redis.hset(Keys().settled_calls, mapping={"no-code": 1, "coder E_X": "\x00"})
     store._redis.hset(Keys().lost_calls, "clerk", "many")

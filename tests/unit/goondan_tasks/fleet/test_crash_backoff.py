@@ -34,13 +34,13 @@ def test_no_second_worker_is_started_while_one_starts() -> None:
     assert state.is_starting(1_001)
 
 
-def test_start_without_news_is_given_up_after_its_time() -> None:
+def test_start_without_news_expires_after_its_time() -> None:
     state = begun(CrashBackoff(), "mine", 1_000)
 
     assert begun(state, "yours", 31_000).generation == "yours"
 
 
-def test_a_worker_that_is_slow_to_start_gets_more_time() -> None:
+def test_slowly_starting_worker_gets_more_time() -> None:
     state = begun(CrashBackoff(), "mine", 1_000)
 
     assert state.kept("mine", 15_999, START_MS) == state
@@ -48,13 +48,13 @@ def test_a_worker_that_is_slow_to_start_gets_more_time() -> None:
     assert state.kept("other", 16_000, START_MS) == state
 
 
-def test_once_a_worker_is_at_work_another_one_may_be_started() -> None:
+def test_another_worker_may_start_once_first_works() -> None:
     state = begun(CrashBackoff(), "first", 1_000).settled("first")
 
     assert begun(state, "second", 1_001).generation == "second"
 
 
-def test_after_five_quick_crashes_each_start_waits_twice_as_long_up_to_five_minutes() -> None:
+def test_pause_after_five_crashes_doubles_up_to_five_minutes() -> None:
     pauses = [BACKOFF.pause_ms(crashes) for crashes in range(1, 16)]
 
     assert pauses[:8] == [0, 0, 0, 0, 1_000, 2_000, 4_000, 8_000]
@@ -62,11 +62,11 @@ def test_after_five_quick_crashes_each_start_waits_twice_as_long_up_to_five_minu
 
 
 @given(st.integers(min_value=0, max_value=10**9))
-def test_no_pause_is_longer_than_the_longest(crashes: int) -> None:
+def test_no_pause_is_longer_than_longest(crashes: int) -> None:
     assert 0 <= BACKOFF.pause_ms(crashes) <= 300_000
 
 
-def test_a_crash_loop_forbids_a_start_until_its_pause_is_over() -> None:
+def test_crash_loop_forbids_start_until_pause_ends() -> None:
     state = crashed_times(5, now=10_000)
 
     assert state.is_pausing(10_999)
@@ -74,20 +74,20 @@ def test_a_crash_loop_forbids_a_start_until_its_pause_is_over() -> None:
     assert begun(state, "in time", 11_000).crashes == 5
 
 
-def test_the_last_crash_tells_the_reason() -> None:
+def test_last_crash_tells_reason() -> None:
     state = crashed_times(2)
 
     assert (state.crashes, state.reason) == (2, "no luck")
 
 
-def test_a_success_ends_the_loop() -> None:
+def test_success_ends_loop() -> None:
     state = crashed_times(9).succeeded()
 
     assert (state.crashes, state.reason, state.is_pausing(0)) == (0, "", False)
 
 
 @pytest.mark.parametrize("step", ["crashed", "settled"])
-def test_what_is_heard_of_an_older_worker_is_stale(step: str) -> None:
+def test_report_of_older_worker_changes_nothing(step: str) -> None:
     state = begun(begun(CrashBackoff(), "old", 0), "new", 30_000)
 
     after = state.settled("old") if step == "settled" else state.crashed("old", 30_001, "late", BACKOFF)
@@ -95,7 +95,7 @@ def test_what_is_heard_of_an_older_worker_is_stale(step: str) -> None:
     assert after == state
 
 
-def test_the_same_crash_counts_once() -> None:
+def test_same_crash_counts_once() -> None:
     state = begun(CrashBackoff(), "mine", 0)
 
     twice = state.crashed("mine", 1, "a", BACKOFF).crashed("mine", 2, "b", BACKOFF)
@@ -108,12 +108,12 @@ def store(redis: Redis) -> CrashBackoffs:
     return CrashBackoffs(redis, Keys())
 
 
-def test_an_agent_that_nothing_is_known_of_is_in_its_first_state(store: CrashBackoffs) -> None:
+def test_unknown_agent_has_initial_state(store: CrashBackoffs) -> None:
     assert store.read(["coder"]) == {"coder": CrashBackoff()}
     assert store.read([]) == {}
 
 
-def test_a_step_is_kept_and_has_a_time_to_live(store: CrashBackoffs, redis: Redis) -> None:
+def test_step_is_kept_and_has_time_to_live(store: CrashBackoffs, redis: Redis) -> None:
     after = store.change("coder", lambda state, now: state.begun("mine", now, 1_000))
 
     assert after is not None
@@ -122,14 +122,14 @@ def test_a_step_is_kept_and_has_a_time_to_live(store: CrashBackoffs, redis: Redi
     assert redis.ttl(Keys().crash_backoff("coder")) > 0
 
 
-def test_a_step_that_is_not_allowed_changes_nothing(store: CrashBackoffs) -> None:
+def test_step_that_is_not_allowed_changes_nothing(store: CrashBackoffs) -> None:
     first = store.change("coder", lambda state, now: state.begun("mine", now, 60_000))
 
     assert store.change("coder", lambda state, now: state.begun("yours", now, 60_000)) is None
     assert store.read(["coder"]) == {"coder": first}
 
 
-def test_of_two_that_want_the_same_start_one_gets_it(store: CrashBackoffs) -> None:
+def test_one_of_two_concurrent_starts_is_granted(store: CrashBackoffs) -> None:
     answers: list[CrashBackoff | None] = []
 
     def interrupted(state: CrashBackoff, now: int) -> CrashBackoff | None:
@@ -143,7 +143,7 @@ def test_of_two_that_want_the_same_start_one_gets_it(store: CrashBackoffs) -> No
     assert store.read(["coder"])["coder"].generation == "yours"
 
 
-def test_a_state_of_a_newer_version_is_told_and_not_changed(store: CrashBackoffs, redis: Redis) -> None:
+def test_newer_version_state_is_reported_but_unchanged(store: CrashBackoffs, redis: Redis) -> None:
     redis.set(Keys().crash_backoff("coder"), '{"v": 99}')
 
     assert "another version of goondan" in store.read(["coder"])["coder"].reason
@@ -153,7 +153,7 @@ def test_a_state_of_a_newer_version_is_told_and_not_changed(store: CrashBackoffs
 
 
 @pytest.mark.parametrize("stored", ["", '{"v": 1, "cra', "[]", '{"v": 1, "crashes": "many"}', None])
-def test_a_damaged_state_counts_as_none_and_is_replaced(
+def test_damaged_state_counts_as_none_and_is_replaced(
     store: CrashBackoffs, redis: Redis, stored: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     report_row.cache_clear()

@@ -40,7 +40,7 @@ def token(name: str, **fields: Any) -> HttpToken:
     )
 
 
-def test_token_has_256_random_bits_and_only_its_hash_is_kept(redis: Any) -> None:
+def test_256_bit_random_token_is_kept_only_hashed(redis: Any) -> None:
     text = new_token()
     TokenStore(redis, KEYS).add(HttpToken(name="ci", digest=digest_of(text.encode()), scopes=("read",)))
 
@@ -57,7 +57,7 @@ def test_name_that_is_taken_is_not_replaced(redis: Any) -> None:
     assert store.tokens() == [token("ci")]
 
 
-def test_revoked_token_stays_away_when_its_use_is_noted_late(redis: Any) -> None:
+def test_late_use_does_not_restore_revoked_token(redis: Any) -> None:
     store = TokenStore(redis, KEYS)
     store.add(token("ci"))
 
@@ -106,18 +106,18 @@ def test_scopes_are_checked(scope: str) -> None:
 @pytest.mark.parametrize(
     "scope", ["", "call:", "call: ", "call:co*", "write", "*", "call:coder,read", "call:coder ", "call:Coder"]
 )
-def test_what_is_no_scope_is_refused(scope: str) -> None:
+def test_invalid_scope_is_refused(scope: str) -> None:
     with pytest.raises(ValueError, match="must be one of"):
         require_scope(scope)
 
 
 @pytest.mark.parametrize("name", ["GOONDAN_HTTP_TOKEN", "local", "anyone", "nobody"])
-def test_name_of_a_caller_without_such_a_token_names_none(name: str) -> None:
+def test_name_of_caller_without_such_token_names_none(name: str) -> None:
     with pytest.raises(ValueError, match="must not be the name"):
         require_name(name)
 
 
-def test_environment_has_one_token_for_everything_and_several_with_scopes(tmp_path: Path) -> None:
+def test_environment_has_admin_token_and_scoped_tokens(tmp_path: Path) -> None:
     several = {
         "ci": {"token": "t2", "scopes": ["call:coder", "read"], "user": "U1", "expiresAt": "2030-01-01"}
     }
@@ -154,7 +154,7 @@ def test_environment_has_one_token_for_everything_and_several_with_scopes(tmp_pa
         ),
     ],
 )
-def test_bad_tokens_of_the_environment_are_named_without_the_token(given: str, fault: str) -> None:
+def test_bad_tokens_of_environment_are_named_without_token(given: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault) as refused:
         environment_tokens(Settings.load(http_tokens=given))
     assert "s3cret" not in refused.value.message

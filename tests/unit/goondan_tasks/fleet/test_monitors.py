@@ -75,12 +75,12 @@ def failed(error: GoondanError, started_at: float | None = None) -> ToolCallResu
     return run_of().failed(describe(error, help_url="https://help/"), started_at)
 
 
-def test_a_name_has_agent_and_tool_and_no_space() -> None:
+def test_name_has_agent_and_tool_and_no_space() -> None:
     assert task_name("coder", "bash__exec") == "coder.bash__exec"
     assert [task_name("coder", tool) for tool in ("", "(no call)")] == ["coder.(no-tool)", "coder.(no-call)"]
 
 
-def test_an_error_is_a_failure_with_code_message_and_what_to_do() -> None:
+def test_failure_event_has_code_message_and_help() -> None:
     event = ended(failed(ToolPoisonedError()))
     assert event["type"] == "task-failed"
     assert event["exception"].startswith("E_TOOL_POISONED: ")
@@ -88,12 +88,12 @@ def test_an_error_is_a_failure_with_code_message_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(("started_at", "is_terminated"), [(None, False), (1.0, True)])
-def test_a_cancelled_call_is_revoked(started_at: float | None, *, is_terminated: bool) -> None:
+def test_cancelled_call_is_revoked(started_at: float | None, *, is_terminated: bool) -> None:
     event = ended(failed(ToolCancelledError(), started_at))
     assert (event["type"], event["terminated"]) == ("task-revoked", is_terminated)
 
 
-def test_secrets_are_shown_neither_by_name_nor_by_value_nor_cut_in_half() -> None:
+def test_secrets_are_hidden_by_name_value_and_fragment() -> None:
     KNOWN_SECRETS.add("xyzzy-plugh-1234")
     long = {"text": "x" * 185 + "xyzzy-plugh-1234"}
     assert shown({"user": "u", "deep": [{"password": "p4ss"}]}) == '{"user":"u","deep":[{"password":"***"}]}'
@@ -102,12 +102,12 @@ def test_secrets_are_shown_neither_by_name_nor_by_value_nor_cut_in_half() -> Non
     assert "plugh" not in ended(failed(ToolError("no xyzzy-plugh-1234")))["exception"]
 
 
-def test_what_is_not_json_can_be_shown() -> None:
+def test_value_that_is_not_json_can_be_shown() -> None:
     assert shown({"n": float("nan")}) == "(not JSON)"
     assert len(shown("ü" * 500)) < 200
 
 
-def test_an_event_begins_with_its_input_and_an_answer_with_the_response() -> None:
+def test_event_begins_with_input_and_answer_with_response() -> None:
     asked = {"from": "planner", "payload": {"id": "e1", "type": "agent.request", "input": "Add it."}}
     assert shown_arguments(DELEGATE_TOOL, "coder", "demo", asked) == (
         '"Add it." planner -> coder@demo {"id":"e1","type":"agent.request"}'
@@ -117,7 +117,7 @@ def test_an_event_begins_with_its_input_and_an_answer_with_the_response() -> Non
     assert shown_arguments(DELEGATE_TOOL, "coder", "demo", {"payload": 7}) == 'demo {"payload":7}'
 
 
-def test_events_of_a_batch_go_in_one_message_that_kombu_reads(watched: Watched) -> None:
+def test_events_of_batch_share_one_kombu_message(watched: Watched) -> None:
     monitors = Monitors(watched.redis, Settings())
     monitors.add_end(CALL, run_of().ok(3, None))
     monitors.add_end(CALL, failed(ToolError("no")))
@@ -127,7 +127,7 @@ def test_events_of_a_batch_go_in_one_message_that_kombu_reads(watched: Watched) 
     assert [event["type"] for event in events] == ["task-succeeded", "task-failed"]
 
 
-def test_events_wait_while_redis_is_away_in_their_order_and_not_without_end(
+def test_events_wait_ordered_and_bounded_during_outage(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monitors = Monitors(watched.redis, Settings())
@@ -145,7 +145,7 @@ def test_events_wait_while_redis_is_away_in_their_order_and_not_without_end(
     assert numbers == list(range(3, MOST_EVENTS + 3))
 
 
-def test_nothing_is_sent_where_events_are_off(watched: Watched) -> None:
+def test_monitors_receive_nothing_if_events_are_off(watched: Watched) -> None:
     monitors = Monitors(watched.redis, Settings(events="off"))
     monitors.add_end(CALL, failed(ToolError("no")))
     monitors.tell_end(CALL, failed(ToolError("no")), received=0, lost_by="w0")
@@ -165,7 +165,7 @@ def lost(watched: Watched, terms: ClaimTerms) -> tuple[str, Reaper]:
     return call_id, reaper
 
 
-def test_a_lost_call_fails_for_who_has_settled_it_and_its_worker_is_off_line(watched: Watched) -> None:
+def test_lost_call_fails_at_settler_with_worker_offline(watched: Watched) -> None:
     call_id, _ = lost(watched, ONCE)
     state = watched.state()
     task = state.tasks[call_id]
@@ -176,7 +176,7 @@ def test_a_lost_call_fails_for_who_has_settled_it_and_its_worker_is_off_line(wat
     assert (state.workers["w1"].alive, state.workers["w1"].active) == (False, 0)
 
 
-def test_a_lost_call_that_is_run_again_is_retried_and_then_as_it_ends(watched: Watched) -> None:
+def test_rerun_lost_call_shows_retry_then_end(watched: Watched) -> None:
     call_id, reaper = lost(watched, AGAIN)
     events = watched.events()
     assert [event["type"] for event in events] == ["task-retried", "worker-offline", "worker-offline"]
@@ -185,7 +185,7 @@ def test_a_lost_call_that_is_run_again_is_retried_and_then_as_it_ends(watched: W
     assert watched.state().tasks[call_id].state == "REVOKED"
 
 
-def test_a_live_worker_is_not_told_to_be_off_line(watched: Watched) -> None:
+def test_live_worker_is_not_reported_offline(watched: Watched) -> None:
     ledger = Ledger(watched.redis, Settings())
     alive = WorkerRecord(
         name="w2", pid=1, host="h", agents=("coder",), concurrency=1, root_id="r", started_at=iso_time(0)
@@ -196,7 +196,7 @@ def test_a_live_worker_is_not_told_to_be_off_line(watched: Watched) -> None:
     assert [event["type"] for event in watched.events()] == ["task-revoked"]
 
 
-def test_what_was_not_stored_is_not_told(watched: Watched) -> None:
+def test_rejected_result_is_not_sent_to_monitors(watched: Watched) -> None:
     ledger = Ledger(watched.redis, Settings())
     submit(ledger, CALL)
     claim = claimed(ledger, CALL)

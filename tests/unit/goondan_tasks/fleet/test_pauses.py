@@ -10,7 +10,7 @@ from goondan_tasks.fleet.pauses import TTL_SECONDS, Paused, Pauses
 KEYS = Keys("goondan")
 
 
-def test_a_pause_has_its_reason_until_it_is_resumed() -> None:
+def test_pause_has_its_reason_until_it_is_resumed() -> None:
     with fakeredis.FakeRedis() as redis:
         pauses = Pauses(redis, KEYS)
         pauses.pause("coder", None, "loops", "ann")
@@ -25,7 +25,7 @@ def test_a_pause_has_its_reason_until_it_is_resumed() -> None:
         assert [pause.target for pause in pauses.read().pauses.values()] == ["image__draw of coder"]
 
 
-def test_readers_that_live_renew_the_pauses_lifetime() -> None:
+def test_readers_that_live_renew_pauses_lifetime() -> None:
     with fakeredis.FakeRedis() as redis:
         pauses = Pauses(redis, KEYS)
         pauses.pause("coder", None, "", "")
@@ -37,7 +37,7 @@ def test_readers_that_live_renew_the_pauses_lifetime() -> None:
         assert redis.ttl(KEYS.paused) > TTL_SECONDS - 10
 
 
-def test_a_damaged_pause_is_left_out_and_the_others_stay() -> None:
+def test_damaged_pause_is_left_out_and_others_stay() -> None:
     with fakeredis.FakeRedis() as redis:
         pauses = Pauses(redis, KEYS)
         pauses.pause("coder", None, "", "")
@@ -46,7 +46,7 @@ def test_a_damaged_pause_is_left_out_and_the_others_stay() -> None:
         assert list(pauses.read().pauses) == ["coder"]
 
 
-def test_a_reason_with_line_breaks_stays_on_one_line() -> None:
+def test_reason_with_line_breaks_stays_on_one_line() -> None:
     with fakeredis.FakeRedis() as redis:
         pause = Pauses(redis, KEYS).pause("coder", None, "a\nforged line\x1b[2J", "ann")
 

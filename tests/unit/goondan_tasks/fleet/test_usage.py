@@ -63,7 +63,7 @@ class Process:
         return {str(getattr(row, by)): row.calls for row in rows}
 
 
-def test_usage_is_counted_by_day_agent_model_and_user(redis: fakeredis.FakeRedis) -> None:
+def test_usage_counts_by_day_agent_model_user(redis: fakeredis.FakeRedis) -> None:
     one, other = Process(redis, "p1"), Process(redis, "p2")
     one.call(NOW - DAY, user="u1")
     one.call(NOW, user="u1")
@@ -85,7 +85,7 @@ def test_usage_is_counted_by_day_agent_model_and_user(redis: fakeredis.FakeRedis
     assert redis.ttl(Keys().usage(day_of(NOW))) == 91 * 86_400
 
 
-def test_a_write_that_is_repeated_or_lost_changes_nothing(redis: fakeredis.FakeRedis) -> None:
+def test_write_that_is_repeated_or_lost_changes_nothing(redis: fakeredis.FakeRedis) -> None:
     process = Process(redis, "p1")
     process.call(NOW)
     process.write(NOW, is_answer_lost=True)
@@ -99,7 +99,7 @@ def test_a_write_that_is_repeated_or_lost_changes_nothing(redis: fakeredis.FakeR
     assert process.used(NOW) == {day_of(NOW): 3}
 
 
-def test_a_process_that_ends_without_a_write_loses_what_it_counted_since_its_last(
+def test_killed_process_loses_only_unwritten_counts(
     redis: fakeredis.FakeRedis,
 ) -> None:
     killed, following = Process(redis, "p1"), Process(redis, "p2")
@@ -111,7 +111,7 @@ def test_a_process_that_ends_without_a_write_loses_what_it_counted_since_its_las
     assert following.used(NOW) == {day_of(NOW): 2}
 
 
-def test_days_that_are_over_are_folded_once_and_read_as_before(redis: fakeredis.FakeRedis) -> None:
+def test_past_days_fold_once_and_read_unchanged(redis: fakeredis.FakeRedis) -> None:
     processes = [Process(redis, f"p{number}") for number in range(3)]
     for process in processes:
         process.call(NOW, user="u1")
@@ -127,7 +127,7 @@ def test_days_that_are_over_are_folded_once_and_read_as_before(redis: fakeredis.
     assert 0 < redis.ttl(key) <= 91 * 86_400
 
 
-def test_a_process_that_was_suspended_for_days_is_not_counted_twice(redis: fakeredis.FakeRedis) -> None:
+def test_process_suspended_for_days_counts_once(redis: fakeredis.FakeRedis) -> None:
     process, later = Process(redis, "p1"), NOW + DAY * FOLD_DAYS
     process.call(NOW)
     process.write(NOW, is_answer_lost=True)
@@ -138,7 +138,7 @@ def test_a_process_that_was_suspended_for_days_is_not_counted_twice(redis: faker
     assert process.used(later) == {day_of(NOW): 1, day_of(later): 1}
 
 
-def test_names_beyond_the_bounds_count_together(redis: fakeredis.FakeRedis) -> None:
+def test_names_beyond_bounds_count_together(redis: fakeredis.FakeRedis) -> None:
     process = Process(redis, "p1")
     process.call(NOW, user="x" * 2 * LONGEST_USER)
     process.call(NOW, user="x" * 3 * LONGEST_USER)
@@ -156,7 +156,7 @@ def test_names_beyond_the_bounds_count_together(redis: fakeredis.FakeRedis) -> N
     )
 
 
-def test_a_folded_day_keeps_the_users_with_the_most_and_the_others_as_one(redis: fakeredis.FakeRedis) -> None:
+def test_folded_day_keeps_top_users_merging_others(redis: fakeredis.FakeRedis) -> None:
     processes = MOST_FOLDED // MOST_ROWS + 1
     for number in range(processes):
         process = Process(redis, f"p{number}")
@@ -171,7 +171,7 @@ def test_a_folded_day_keeps_the_users_with_the_most_and_the_others_as_one(redis:
     assert used[OTHER] == (processes - 1) + processes * MOST_ROWS - (MOST_FOLDED - 1)
 
 
-def test_handoffs_are_counted_by_hour_with_those_that_failed(redis: fakeredis.FakeRedis) -> None:
+def test_handoffs_are_counted_by_hour_with_failures(redis: fakeredis.FakeRedis) -> None:
     process, hour = Process(redis, "p1"), 3_600_000
     for age in (0, 1, 1.5, 30):
         process.call(NOW - age * hour, tool=DELEGATE_TOOL, sender="planner", error=age == 1)
@@ -191,7 +191,7 @@ def test_handoffs_are_counted_by_hour_with_those_that_failed(redis: fakeredis.Fa
     assert process.store.usage(NOW, 3, ("day",)) == []
 
 
-def test_a_damaged_field_hides_no_other_and_is_not_folded_away(redis: fakeredis.FakeRedis) -> None:
+def test_damaged_field_stays_and_hides_no_other(redis: fakeredis.FakeRedis) -> None:
     process, key = Process(redis, "p1"), Keys().usage(day_of(NOW))
     process.call(NOW)
     process.write(NOW)
@@ -202,7 +202,7 @@ def test_a_damaged_field_hides_no_other_and_is_not_folded_away(redis: fakeredis.
     assert redis.hkeys(key) == [b"p2", b""]
 
 
-def test_a_damaged_day_is_named_and_keeps_no_totals_from_being_written(redis: fakeredis.FakeRedis) -> None:
+def test_damaged_day_is_named_and_totals_written(redis: fakeredis.FakeRedis) -> None:
     counts, store = CallCounts(lambda agent, tool: True), CountStore(redis, Keys())
     now = redis_time(redis)
     counts.add([CountedCall("coder", "a__b", "ok", None, 1.0, None, iso_time(now))])
@@ -215,7 +215,7 @@ def test_a_damaged_day_is_named_and_keeps_no_totals_from_being_written(redis: fa
     assert [one.calls for one in UsageStore(redis, Keys()).usage(now, 1, ("day",))] == [1]
 
 
-def test_calls_that_only_add_to_a_row_are_counted_on_their_day_and_for_their_agent_and_user() -> None:
+def test_calls_added_to_row_keep_day_agent_user() -> None:
     counts = CallCounts(lambda agent, tool: True)
 
     def call(agent: str, now: float, user: str = "") -> CountedCall:

@@ -23,7 +23,7 @@ def event(number: int, **payload: object) -> ToolCall:
     return an_event(number, payload={"type": "agent.request", **payload})
 
 
-def test_events_are_listed_in_their_order_with_sender_time_and_text(ledger: Ledger) -> None:
+def test_events_show_sender_time_text_in_order(ledger: Ledger) -> None:
     source: JsonObject = {"kind": "connector", "name": "slack"}
     calls = [
         event(1, input="Fix the\nbuild", source=source),

@@ -33,7 +33,7 @@ def reason(
     return read_reason(ledger, record_of(ledger, call), lambda: {"coder": agent}, lambda: workers)
 
 
-def test_call_without_a_worker_says_which_to_start_and_a_running_one_nothing(ledger: Ledger) -> None:
+def test_reason_names_missing_worker_and_is_empty_when_running(ledger: Ledger) -> None:
     submit(ledger, a_call())
     assert reason(ledger, a_call()) == "No worker serves coder: goondan worker --agent coder"
     assert reason(ledger, a_call(), workers=[WORKER]) == (
@@ -43,7 +43,7 @@ def test_call_without_a_worker_says_which_to_start_and_a_running_one_nothing(led
     assert reason(ledger, a_call(), workers=[WORKER]) is None
 
 
-def test_call_at_a_limit_names_who_holds_it_and_how_many_are_before_it(ledger: Ledger) -> None:
+def test_limited_call_names_holder_and_calls_ahead(ledger: Ledger) -> None:
     calls = [a_call(), *(new_call("coder", "bash__exec", {"n": n}, {}) for n in range(2))]
     limits = LimitScripts(ledger)
     for call in calls:
@@ -66,7 +66,7 @@ def test_paused_call_says_how_it_is_resumed(ledger: Ledger) -> None:
     assert read_reason(ledger, record, dict, tuple) == "It runs when that is resumed: goondan resume coder"
 
 
-def test_call_that_waits_for_a_person_or_its_time_says_so(ledger: Ledger) -> None:
+def test_reason_names_awaited_person_or_time(ledger: Ledger) -> None:
     submit(ledger, a_call())
     record = record_of(ledger, a_call())
     states = {
@@ -81,9 +81,7 @@ def test_call_that_waits_for_a_person_or_its_time_says_so(ledger: Ledger) -> Non
 
 
 @pytest.mark.parametrize("handles", [True, False])
-def test_event_says_which_one_is_before_it_or_that_no_worker_handles_any(
-    ledger: Ledger, handles: bool
-) -> None:
+def test_event_names_its_predecessor_or_missing_handler(ledger: Ledger, handles: bool) -> None:
     first, second = an_event(1), an_event(2)
     ledger.submit_all([event_submission(event) for event in (first, second)], "p1")
 

@@ -75,7 +75,7 @@ def answer(call: StepCall, output: Any) -> StepCallResult:
     return call.answered(result)
 
 
-def test_arguments_of_a_union_that_the_model_was_shown_below_one_property_are_the_tools_own_again() -> None:
+def test_wrapped_union_arguments_are_unwrapped_for_tool() -> None:
     union: JsonObject = {"anyOf": [{"required": ["n"]}, {"required": ["s"]}]}
     item = CatalogItem(name="a.b", parameters=union, source=ToolSource(type="config", name="a"))
     catalog = ToolCatalog((item,))
@@ -95,7 +95,7 @@ def test_arguments_of_a_union_that_the_model_was_shown_below_one_property_are_th
     assert read[3].asked.fault
 
 
-def test_a_model_that_repeats_its_ids_step_after_step_does_not_mix_two_calls() -> None:
+def test_calls_repeating_ids_across_steps_stay_apart() -> None:
     calls = TurnCalls()
     first, other = {"id": "call_1", "name": "a__b"}, {"id": "call_2", "name": "a__b"}
     assert ids(calls, 0, first, other) == ["call_1", "call_2"]
@@ -103,7 +103,7 @@ def test_a_model_that_repeats_its_ids_step_after_step_does_not_mix_two_calls() -
     assert ids(calls, 2, other) == ["call_2.step-2"]
 
 
-def test_whatever_ids_a_model_makes_up_no_two_calls_of_a_turn_share_one() -> None:
+def test_arbitrary_model_ids_become_unique_within_turn() -> None:
     calls = TurnCalls()
     made_up = ["a", "a", "a.2", "a.2.2", "a.step-1", opening_id(1, 0), opening_id(1, 1), "a.step-1.2"]
     raw = [{"id": one, "name": "a__b"} for one in made_up]
@@ -114,20 +114,20 @@ def test_whatever_ids_a_model_makes_up_no_two_calls_of_a_turn_share_one() -> Non
     assert given == [ids(calls, index, *raw) for index in range(3)]
 
 
-def test_the_same_calls_asked_for_again_in_a_step_are_the_same_calls() -> None:
+def test_repeated_request_in_step_yields_same_calls() -> None:
     calls = TurnCalls()
     raw = ({"id": "call_1", "name": "a__b"}, {"id": "call_1", "name": "a__b"})
     assert ids(calls, 0, *raw) == ids(calls, 0, *raw) == ["call_1", "call_1.2"]
 
 
-def test_the_name_that_a_provider_was_given_leads_back_to_the_tool() -> None:
+def test_name_given_to_provider_resolves_to_tool() -> None:
     given = CATALOG.to_openai()[0]["function"]["name"]
     raw = {"id": "c", "function": {"name": given, "arguments": "{}"}}
     [call] = TurnCalls().of_step(step(0), CATALOG, [raw], max_args_bytes=1000)
     assert (given == "legacy.tool.exec", call.tool_name) == (False, "legacy.tool.exec")
 
 
-def test_a_result_has_the_models_own_id_whatever_the_call_was_called() -> None:
+def test_result_keeps_models_id_of_renamed_call() -> None:
     calls = TurnCalls()
     raw = {"id": "call_1", "function": {"name": "a__b", "arguments": "{}"}}
     ids(calls, 0, raw)
@@ -178,7 +178,7 @@ OPENAI = {"role": "assistant", "content": "I look.", "tool_calls": OPENAI_CALLS}
         Message.from_wire(OURS),
     ],
 )  # fmt: skip
-def test_each_call_of_a_whole_reply_has_the_models_message(said: Any) -> None:
+def test_each_call_of_reply_has_whole_model_message(said: Any) -> None:
     first, second = calls_in(said)
     assert (first.asked.id, second.asked.id) == ("c1", "c2")
     assert first.message is not None
@@ -188,20 +188,20 @@ def test_each_call_of_a_whole_reply_has_the_models_message(said: Any) -> None:
     assert [message_fault(first.message, one) for one in ("c1", "c2")] == ["", ""]
 
 
-def test_message_of_ours_keeps_what_it_says_of_itself() -> None:
+def test_goondan_message_keeps_id_metadata_and_time() -> None:
     message = calls_in(OURS)[0].message
     assert message is not None
     assert (message.id, message.metadata, message.created_at) == ("m1", {"tokens": 7}, OURS["createdAt"])
 
 
-def test_parts_of_a_reply_that_are_no_calls_stay_where_they_were() -> None:
+def test_non_call_reply_parts_keep_their_place() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
     [call] = calls_in({"role": "assistant", "content": [thought, TOOL_USES[0], TEXT]})
     assert call.message is not None
     assert call.message.data["content"] == [thought, TOOL_CALLS[0], TEXT]
 
 
-def test_list_of_calls_makes_a_message_of_all_of_them() -> None:
+def test_list_of_calls_becomes_one_message() -> None:
     _, second = calls_in(OPENAI_CALLS)
     assert second.message is not None
     assert second.message.data == {"role": "assistant", "content": TOOL_CALLS}
@@ -211,7 +211,7 @@ def test_reply_without_calls_has_none() -> None:
     assert calls_in({"role": "assistant", "content": "Done.", "tool_calls": None}) == []
 
 
-def test_calls_go_without_a_message_whose_copies_together_are_too_large() -> None:
+def test_calls_omit_message_with_too_large_copies() -> None:
     said = {"role": "assistant", "content": [{"type": "text", "text": "x" * 1000}, *TOOL_USES]}
     assert len(TOOL_USES) > 1
     most = 1000 * len(TOOL_USES)
@@ -220,7 +220,7 @@ def test_calls_go_without_a_message_whose_copies_together_are_too_large() -> Non
 
 
 @pytest.mark.parametrize("text", ["x" * 1000, "\ud800"])
-def test_calls_go_without_a_message_that_is_too_large_or_is_not_json(text: str) -> None:
+def test_calls_omit_oversized_or_non_json_message(text: str) -> None:
     [call] = calls_in(
         {"role": "assistant", "content": [{"type": "text", "text": text}, TOOL_USES[0]]}, most=500
     )
@@ -245,13 +245,13 @@ def test_calls_go_without_a_message_that_is_too_large_or_is_not_json(text: str) 
         (5, "a model's reply"),
     ],
 )
-def test_what_is_not_a_reply_of_a_model_is_refused_in_words(said: Any, told: str) -> None:
+def test_invalid_model_reply_is_refused_with_reason(said: Any, told: str) -> None:
     with pytest.raises(ToolInputValidationError, match=told):
         calls_in(said)
 
 
 @pytest.mark.requirement("result.tool-call-id")
-def test_repeated_id_is_kept_beside_the_unique_one() -> None:
+def test_repeated_call_id_is_kept_beside_unique_id() -> None:
     calls, raw = TurnCalls(), [{"id": "call_1", "name": "a__b"}]
     [first] = calls.of_step(step(0), CATALOG, raw, max_args_bytes=1000)
     [again] = calls.of_step(step(1), CATALOG, raw, max_args_bytes=1000)
@@ -261,7 +261,7 @@ def test_repeated_id_is_kept_beside_the_unique_one() -> None:
     assert message_fault(again.message, "call_1") == ""
 
 
-def test_a_call_with_broken_arguments_is_answered_between_the_others() -> None:
+def test_call_with_broken_arguments_is_answered_in_order() -> None:
     raw = [
         {"id": "c1", "function": {"name": "a__b", "arguments": "{}"}},
         {"id": "c2", "function": {"name": "a__b", "arguments": "{"}},
@@ -311,7 +311,7 @@ def keep(
     return record
 
 
-def test_a_step_is_read_as_it_was_kept(redis: Redis) -> None:
+def test_step_is_read_as_it_was_kept(redis: Redis) -> None:
     record = keep(StepStore(redis, KEYS, 60), names=("a__b", "c__d"))
     store = StepStore(redis, KEYS, 60)
     kept = store.read(record.id)
@@ -322,7 +322,7 @@ def test_a_step_is_read_as_it_was_kept(redis: Redis) -> None:
     assert store.message(record.id) == {"role": "user"}
 
 
-def test_steps_with_the_same_tools_share_one_catalog_and_everything_expires(
+def test_steps_with_same_tools_share_catalog_and_all_expire(
     redis: Redis,
 ) -> None:
     store = StepStore(redis, KEYS, 60)
@@ -337,19 +337,19 @@ def test_steps_with_the_same_tools_share_one_catalog_and_everything_expires(
 @pytest.mark.parametrize(
     "step_id", ["", "step", "0" * 36, call_identity("coder", "k", "t", "step-9"), "x" * 100_000, "\ud800"]
 )
-def test_an_unknown_step_is_none(redis: Redis, step_id: str) -> None:
+def test_unknown_step_is_none(redis: Redis, step_id: str) -> None:
     store = StepStore(redis, KEYS, 60)
     keep(store)
     assert store.read(step_id) is None
 
 
-def test_a_step_without_its_catalog_has_expired(redis: Redis) -> None:
+def test_step_without_its_catalog_has_expired(redis: Redis) -> None:
     record = keep(StepStore(redis, KEYS, 60))
     redis.delete(KEYS.catalog(record.catalog))
     assert StepStore(redis, KEYS, 60).read(record.id) is None
 
 
-def test_step_that_has_just_opened_needs_only_its_catalog(redis: Redis) -> None:
+def test_newly_opened_step_needs_only_its_catalog(redis: Redis) -> None:
     record = keep(StepStore(redis, KEYS, 60))
     redis.delete(KEYS.step(record.id))
     store = StepStore(redis, KEYS, 60)
@@ -361,7 +361,7 @@ def test_step_that_has_just_opened_needs_only_its_catalog(redis: Redis) -> None:
     assert StepStore(redis, KEYS, 60).with_catalog(record) is None
 
 
-def test_steps_are_read_together_and_a_damaged_one_alone_has_an_error(redis: Redis) -> None:
+def test_steps_read_together_fail_only_where_damaged(redis: Redis) -> None:
     store = StepStore(redis, KEYS, 60)
     first, second = keep(store, 0), keep(store, 1)
     redis.delete(KEYS.step(second.id))
@@ -371,13 +371,13 @@ def test_steps_are_read_together_and_a_damaged_one_alone_has_an_error(redis: Red
     assert (read.record, type(damaged), unknown) == (first, RecordDamagedError, None)
 
 
-def test_step_with_more_fields_than_one_command_takes_is_kept(redis: Redis) -> None:
+def test_step_with_thousands_of_fields_is_kept(redis: Redis) -> None:
     store, names = StepStore(redis, KEYS, 60), tuple(f"t{number:05}__x" for number in range(5000))
     record = keep(store, unregistered=names)
     assert list(store.left_by(record.id, call("a")).unregistered) == list(names)
 
 
-def test_a_step_of_a_newer_version_is_refused_with_the_reason(redis: Redis) -> None:
+def test_step_of_newer_version_is_refused_with_reason(redis: Redis) -> None:
     store = StepStore(redis, KEYS, 60)
     record = keep(store)
     redis.hset(KEYS.step(record.id), "step", serializer.encode({**record.to_wire(), "v": 2}))
@@ -385,7 +385,7 @@ def test_a_step_of_a_newer_version_is_refused_with_the_reason(redis: Redis) -> N
         store.read(record.id)
 
 
-def test_what_a_step_has_registered_is_told_to_its_own_turn_only(redis: Redis) -> None:
+def test_registrations_of_step_reach_only_its_turn(redis: Redis) -> None:
     store = StepStore(redis, KEYS, 60)
     tool = StepTool(item=item("late__tool"), step_id="first")
     record = keep(store, registered=(tool,), unregistered=("old__tool",))
@@ -399,7 +399,7 @@ def test_what_a_step_has_registered_is_told_to_its_own_turn_only(redis: Redis) -
     assert 0 < redis.ttl(KEYS.step(record.id)) <= 60
 
 
-def test_what_a_step_has_registered_is_of_its_revision_only(redis: Redis) -> None:
+def test_registrations_of_step_stay_within_its_revision(redis: Redis) -> None:
     store = StepStore(redis, KEYS, 60)
     record = keep(
         store, registered=(StepTool(item=item("late__tool"), step_id="first"),), unregistered=("old__tool",)
@@ -409,7 +409,7 @@ def test_what_a_step_has_registered_is_of_its_revision_only(redis: Redis) -> Non
     assert store.left_by(record.id, own, bundle_ref="r2") == LeftTools()
 
 
-def test_the_record_of_a_turn_has_its_steps_what_they_began_with_and_their_calls(
+def test_turn_record_has_steps_messages_and_calls(
     redis: Redis,
 ) -> None:
     store = StepStore(redis, KEYS, 60)
@@ -425,7 +425,7 @@ def test_the_record_of_a_turn_has_its_steps_what_they_began_with_and_their_calls
     assert store.turn("coder", "k", "another") == []
 
 
-def test_calls_that_are_noted_twice_stand_once_in_the_record_of_their_turn(redis: Redis) -> None:
+def test_calls_noted_twice_appear_once_in_turn(redis: Redis) -> None:
     store = StepStore(redis, KEYS, 60)
     step = keep(store, 0)
     for _ in range(2):
@@ -459,7 +459,7 @@ def test_unknown_turn_has_no_history(redis: Redis) -> None:
     assert StepStore(redis, KEYS, 60).history(call("a")) == TurnHistory([], {})
 
 
-def test_calls_without_a_result_and_calls_that_are_gone_do_no_harm(redis: Redis) -> None:
+def test_turn_history_tolerates_unfinished_and_missing_calls(redis: Redis) -> None:
     here, gone = call("a"), call("b")
     keep_calls(redis, here, gone)
     redis.delete(KEYS.call(identity_of(gone)))
@@ -470,7 +470,7 @@ def test_calls_without_a_result_and_calls_that_are_gone_do_no_harm(redis: Redis)
     assert [(past.call, past.result) for past in history.calls.values()] == [(here, None)]
 
 
-def test_no_more_than_the_latest_calls_are_read(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_latest_calls_are_read(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goondan_tasks.history.history.MOST_CALLS", 2)
     calls = [call(name) for name in "abc"]
     keep_calls(redis, calls[0])
@@ -481,7 +481,7 @@ def test_no_more_than_the_latest_calls_are_read(redis: Redis, monkeypatch: pytes
     assert {past.call.tool_call_id for past in history.calls.values()} == {"b", "c"}
 
 
-def test_large_outputs_are_read_up_to_a_limit_the_latest_first(redis: Redis) -> None:
+def test_latest_large_outputs_are_read_to_limit(redis: Redis) -> None:
     calls = [call(name) for name in "abc"]
     keep_calls(redis, *calls)
     for one in calls:
@@ -494,7 +494,7 @@ def test_large_outputs_are_read_up_to_a_limit_the_latest_first(redis: Redis) -> 
     assert all(past.result is not None for past in history.calls.values())
 
 
-def test_a_long_record_is_read_from_its_end_in_order(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_record_is_read_from_end_in_order(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [call(str(number)) for number in range(80)]
     for one in calls:
         keep_calls(redis, one)

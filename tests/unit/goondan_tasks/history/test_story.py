@@ -25,7 +25,7 @@ def story(ledger: Ledger, call: ToolCall) -> CallStory:
     return read_story(ledger, record_of(ledger, call))
 
 
-def test_a_queued_call_has_no_attempt_and_what_is_not_known_is_absent(ledger: Ledger) -> None:
+def test_queued_call_omits_attempts_and_unknown_values(ledger: Ledger) -> None:
     submit(ledger, a_call(timeout_seconds=5))
 
     told = story(ledger, a_call())
@@ -39,7 +39,7 @@ def test_a_queued_call_has_no_attempt_and_what_is_not_known_is_absent(ledger: Le
     assert (told.parent, told.children, told.error, told.output) == (None, (), None, None)
 
 
-def test_a_running_call_has_its_attempt_and_what_is_left_if_its_worker_dies(ledger: Ledger) -> None:
+def test_running_call_shows_attempt_and_runs_left(ledger: Ledger) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call(), AGAIN)
     ledger.start([claim.id_and_token]).run(ledger.redis)
@@ -52,7 +52,7 @@ def test_a_running_call_has_its_attempt_and_what_is_left_if_its_worker_dies(ledg
     assert (told.state, told.runs_left) == ("running", 2)
 
 
-def test_a_retried_attempt_keeps_its_worker_times_and_error(ledger: Ledger) -> None:
+def test_retried_attempt_keeps_its_worker_times_and_error(ledger: Ledger) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call(), AGAIN)
     ledger.start([claim.id_and_token]).run(ledger.redis)
@@ -90,7 +90,7 @@ def lost(ledger: Ledger, terms: ClaimTerms, *, has_started: bool = True) -> Clai
     return swept
 
 
-def test_a_call_that_died_with_its_worker_ran_and_did_not_wait(ledger: Ledger) -> None:
+def test_dead_workers_call_counts_as_run_not_waiting(ledger: Ledger) -> None:
     Reaper(ledger, "").settle(lost(ledger, ONCE))
 
     told = story(ledger, a_call())
@@ -104,7 +104,7 @@ def test_a_call_that_died_with_its_worker_ran_and_did_not_wait(ledger: Ledger) -
     assert attempt.ended_at < (told.finished_at or "")
 
 
-def test_a_run_ends_before_an_outage_that_delays_its_result(ledger: Ledger) -> None:
+def test_run_ends_before_outage_that_delays_its_result(ledger: Ledger) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call(), ONCE)
     result = claim.run.ok(1, claim.run.clock())
@@ -119,7 +119,7 @@ def test_a_run_ends_before_an_outage_that_delays_its_result(ledger: Ledger) -> N
     assert [one.ended_at for one in told.attempts] == [result.meta.finished_at]
 
 
-def test_the_workers_of_lost_attempts_are_kept_when_it_runs_again(ledger: Ledger) -> None:
+def test_rerun_keeps_workers_of_lost_attempts(ledger: Ledger) -> None:
     Reaper(ledger, "").settle(lost(ledger, AGAIN))
     queued = story(ledger, a_call())
     second = ledger.claim(ClaimRequest(identity_of(a_call()), a_call(), "w2", AGAIN)).run(ledger.redis)
@@ -132,7 +132,7 @@ def test_the_workers_of_lost_attempts_are_kept_when_it_runs_again(ledger: Ledger
     assert told.waiting_seconds == pytest.approx(125, abs=2)  # 130 s since it was queued, without 5 s
 
 
-def test_an_attempt_that_had_not_started_is_told_as_that(ledger: Ledger) -> None:
+def test_unstarted_lost_attempt_is_reported_as_unstarted(ledger: Ledger) -> None:
     Reaper(ledger, "").settle(lost(ledger, ONCE, has_started=False))
 
     [attempt] = story(ledger, a_call()).attempts
@@ -140,7 +140,7 @@ def test_an_attempt_that_had_not_started_is_told_as_that(ledger: Ledger) -> None
     assert (attempt.worker, attempt.ended) == ("w1", "its worker died before it had started")
 
 
-def test_a_damaged_line_about_a_former_run_hides_no_other(ledger: Ledger, redis: Redis) -> None:
+def test_damaged_line_about_former_run_hides_no_other(ledger: Ledger, redis: Redis) -> None:
     Reaper(ledger, "").settle(lost(ledger, AGAIN))
     key = ledger.keys.call(identity_of(a_call()))
     redis.eval(
@@ -157,7 +157,7 @@ def failed(run: Run, traceback: str) -> ToolCallResult:
     return run.failed(error.with_traceback(traceback), None)
 
 
-def test_the_end_of_a_traceback_is_kept_with_the_result(ledger: Ledger, redis: Redis) -> None:
+def test_end_of_traceback_is_kept_with_result(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     claim.run.lines.add("a line")
@@ -172,7 +172,7 @@ def test_the_end_of_a_traceback_is_kept_with_the_result(ledger: Ledger, redis: R
     assert redis.ttl(ledger.keys.call(claim.run.id)) > 0
 
 
-def test_the_lines_of_the_latest_three_attempts_are_kept(ledger: Ledger, redis: Redis) -> None:
+def test_lines_of_latest_three_attempts_are_kept(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     for attempt in range(1, 6):
         claim = claimed(ledger, a_call(), AGAIN)
@@ -189,7 +189,7 @@ def test_the_lines_of_the_latest_three_attempts_are_kept(ledger: Ledger, redis: 
     assert redis.ttl(ledger.keys.call(record.id)) > 0
 
 
-def test_a_run_that_is_given_back_keeps_its_lines(ledger: Ledger, redis: Redis) -> None:
+def test_run_that_is_given_back_keeps_its_lines(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call(), AGAIN)
     ledger.start([claim.id_and_token]).run(redis)
@@ -200,7 +200,7 @@ def test_a_run_that_is_given_back_keeps_its_lines(ledger: Ledger, redis: Redis) 
     assert record_of(ledger, a_call()).lines == {1: "a line"}
 
 
-def test_nothing_is_kept_of_a_run_whose_result_is_not_stored(ledger: Ledger, redis: Redis) -> None:
+def test_unstored_result_leaves_no_lines_or_traceback(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.start([claim.id_and_token]).run(redis)
@@ -214,7 +214,7 @@ def test_nothing_is_kept_of_a_run_whose_result_is_not_stored(ledger: Ledger, red
     assert (record.status, record.lines, record.traceback) == ("running", {}, None)
 
 
-def test_a_failed_call_tells_its_error_and_no_longer_what_was_left(ledger: Ledger) -> None:
+def test_failed_call_shows_error_and_omits_runs_left(ledger: Ledger) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     error = describe(ToolError("no", suggestion="Try this."), help_url="https://help/")
@@ -228,9 +228,7 @@ def test_a_failed_call_tells_its_error_and_no_longer_what_was_left(ledger: Ledge
     assert told.settled_by is None
 
 
-def test_a_plain_call_that_has_succeeded_is_told_from_the_three_fields_that_it_keeps(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_succeeded_plain_call_is_shown_from_three_fields(ledger: Ledger, redis: Redis) -> None:
     call = submitted(ledger, {"command": "ls"})
     finish_plainly(ledger, claimed(ledger, call), {"n": 1})
     assert redis.hlen(ledger.keys.call(identity_of(call))) == 3
@@ -245,7 +243,7 @@ def test_a_plain_call_that_has_succeeded_is_told_from_the_three_fields_that_it_k
     assert (told.runs_left, told.retries, told.deadline) == (None, None, None)
 
 
-def test_a_call_names_what_caused_it_and_what_it_has_caused(ledger: Ledger) -> None:
+def test_call_names_its_parent_and_its_children(ledger: Ledger) -> None:
     first = a_call()
     first_id = submit(ledger, first)
     chain = {"parent_id": first_id, "root_id": first_id, "trace_id": first.trace_id}
@@ -262,7 +260,7 @@ def test_a_call_names_what_caused_it_and_what_it_has_caused(ledger: Ledger) -> N
     assert below.children == ()
 
 
-def test_a_call_that_waits_names_its_limits_and_how_many_are_before_it(ledger: Ledger) -> None:
+def test_waiting_call_names_limits_and_calls_ahead(ledger: Ledger) -> None:
     limits = "seats 1 0 - concurrency:desk\nrate 5 1000 - rate:desk"
     scripts = LimitScripts(ledger)
     calls = [a_call(turn_id=turn) for turn in ("first", "second", "third")]
@@ -278,7 +276,7 @@ def test_a_call_that_waits_names_its_limits_and_how_many_are_before_it(ledger: L
     assert last.summary.startswith("waiting for the limit concurrency:desk, queued ")
 
 
-def test_secrets_in_arguments_are_hidden_before_a_long_text_is_cut() -> None:
+def test_secrets_in_arguments_are_hidden_before_cutting() -> None:
     args = {"password": "hunter2hunter2", "header": "Authorization: Bearer abcdefghijk", "n": "x" * 1_000_000}
 
     shown = excerpt(args)

@@ -40,7 +40,7 @@ def notes(trace: Trace) -> dict[str, str]:
     return {found.id: found.note for found in trace.nodes if found.note is not None}
 
 
-def test_every_call_stands_behind_its_parent_and_siblings_by_time() -> None:
+def test_calls_follow_parent_with_siblings_by_time() -> None:
     calls = [
         node("d", "b", at=9),
         node("c", "a", at=3),
@@ -55,7 +55,7 @@ def test_every_call_stands_behind_its_parent_and_siblings_by_time() -> None:
     assert notes(trace) == {}
 
 
-def test_a_trace_answers_for_its_roots_and_the_children_of_each() -> None:
+def test_trace_lists_roots_and_children_of_calls() -> None:
     trace = build_trace("c-1", [node("a"), node("b", "a", at=1), node("c", "b", at=2), node("z", at=5)])
 
     assert [root.id for root in trace.roots] == ["a", "z"]
@@ -64,21 +64,21 @@ def test_a_trace_answers_for_its_roots_and_the_children_of_each() -> None:
     assert trace.children("c") == trace.children("unknown") == ()
 
 
-def test_a_call_whose_parent_has_expired_stands_below_the_first_of_its_chain_with_a_note() -> None:
+def test_call_with_expired_parent_is_noted_below_root() -> None:
     trace = build_trace("c-1", [node("a"), node("c", "gone", at=2, root_id="a"), node("d", "c", at=3)])
 
     assert drawn(trace) == ["a", ".c", "..d"]
     assert notes(trace) == {"c": "caused by gone, which is unknown or has expired"}
 
 
-def test_a_call_of_whose_chain_nothing_is_left_stands_at_the_top_with_a_note() -> None:
+def test_call_with_expired_chain_is_noted_at_top() -> None:
     trace = build_trace("c-1", [node("a"), node("c", "gone", at=2, root_id="gone too")])
 
     assert drawn(trace) == ["a", "c"]
     assert notes(trace) == {"c": "caused by gone, which is unknown or has expired"}
 
 
-def test_calls_that_caused_each_other_are_all_there_once() -> None:
+def test_calls_causing_each_other_all_appear_once() -> None:
     calls = [
         node("a"),
         node("x", "z", at=1),
@@ -93,17 +93,17 @@ def test_calls_that_caused_each_other_are_all_there_once() -> None:
     assert notes(trace) == {"y": "the calls that caused it form a circle"}
 
 
-def test_a_call_that_caused_itself_stands_at_the_top() -> None:
+def test_call_that_caused_itself_stands_at_top() -> None:
     assert drawn(build_trace("c-1", [node("a", "a")])) == ["a"]
 
 
-def test_two_calls_that_name_each_other_as_the_first_of_their_chain_are_both_there() -> None:
+def test_calls_naming_each_other_as_root_both_appear() -> None:
     calls = [node("a", "gone", root_id="b"), node("b", "gone", at=1, root_id="a")]
 
     assert sorted(found.id for found in build_trace("c-1", calls).nodes) == ["a", "b"]
 
 
-def test_a_chain_of_ten_thousand_calls_is_not_a_problem() -> None:
+def test_chain_of_ten_thousand_calls_is_not_problem() -> None:
     calls = [node("0", at=0), *(node(str(n), str(n - 1), at=n) for n in range(1, 10_000))]
 
     trace = build_trace("c-1", reversed(calls))
@@ -114,7 +114,7 @@ def test_a_chain_of_ten_thousand_calls_is_not_a_problem() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 12), st.none() | st.integers(0, 15), st.none() | st.integers(0, 15)))
 )
-def test_nothing_is_left_out_and_nothing_comes_twice(links: list[tuple[int, int | None, int | None]]) -> None:
+def test_trace_has_each_call_exactly_once(links: list[tuple[int, int | None, int | None]]) -> None:
     calls: dict[str, TraceNode] = {
         str(name): node(str(name), None if parent is None else str(parent), at=name, root_id=str(root))
         for name, parent, root in links
@@ -152,9 +152,7 @@ def index(redis: Redis) -> list[str]:
     return sorted(key.decode() for key in redis.scan_iter("goondan:trace:*"))
 
 
-def test_a_call_that_stands_alone_is_in_no_index_and_is_found_all_the_same(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_lone_call_is_found_without_index(ledger: Ledger, redis: Redis) -> None:
     call_id = submit(ledger, call("one"))
 
     assert index(redis) == []
@@ -173,7 +171,7 @@ def test_a_call_that_stands_alone_is_in_no_index_and_is_found_all_the_same(
     ],
     ids=lambda value: "+".join(value),
 )
-def test_a_call_that_belongs_to_others_is_indexed_as_long_as_its_record_lives(
+def test_related_call_is_indexed_while_recorded(
     ledger: Ledger, redis: Redis, fields: dict[str, Any], names: list[str]
 ) -> None:
     call_id = submit(ledger, call("one", correlation_id="order-7", **fields))
@@ -184,7 +182,7 @@ def test_a_call_that_belongs_to_others_is_indexed_as_long_as_its_record_lives(
 
 
 @pytest.mark.parametrize("fields", [{"parent_id": "p"}, {"tool": DELEGATE_TOOL}, {"replay_of": "p"}], ids=str)
-def test_a_trace_without_a_correlation_id_of_its_own_is_indexed_by_its_trace_id(
+def test_trace_without_correlation_id_is_indexed_by_trace_id(
     ledger: Ledger, redis: Redis, fields: dict[str, Any]
 ) -> None:
     submit(ledger, call("one", **fields))
@@ -192,7 +190,7 @@ def test_a_trace_without_a_correlation_id_of_its_own_is_indexed_by_its_trace_id(
     assert index(redis) == [f"goondan:trace:{LONE}"]
 
 
-def test_a_call_that_plain_celery_queued_is_indexed_when_it_is_claimed(ledger: Ledger, redis: Redis) -> None:
+def test_plain_celery_call_is_indexed_when_claimed(ledger: Ledger, redis: Redis) -> None:
     plain = call("one", correlation_id="order-7")
 
     ledger.claim(ClaimRequest("plain-id", plain, "w1", ONCE)).run(ledger.redis)
@@ -202,7 +200,7 @@ def test_a_call_that_plain_celery_queued_is_indexed_when_it_is_claimed(ledger: L
 
 
 @pytest.mark.parametrize("correlation_id", ["주문 7", "a" * 5000, "a:b*?[", "line\nbreak", " "], ids=len)
-def test_odd_and_long_correlation_ids_are_found_under_short_keys(
+def test_short_key_finds_odd_or_long_correlation_id(
     ledger: Ledger, redis: Redis, correlation_id: str
 ) -> None:
     call_id = submit(ledger, call("one", correlation_id=correlation_id))
@@ -212,7 +210,7 @@ def test_odd_and_long_correlation_ids_are_found_under_short_keys(
     assert only_node(ledger, correlation_id).id == call_id
 
 
-def test_the_first_call_of_a_chain_is_found_by_those_that_it_caused(ledger: Ledger) -> None:
+def test_root_call_is_found_by_its_descendants(ledger: Ledger) -> None:
     root = submit(ledger, call("root"))
     child = submit(ledger, call("child", parent_id=root, root_id=root))
     submit(ledger, call("grandchild", parent_id=child, root_id=root))
@@ -225,7 +223,7 @@ def test_the_first_call_of_a_chain_is_found_by_those_that_it_caused(ledger: Ledg
         ]
 
 
-def test_a_chain_of_requests_is_one_trace_by_whichever_name(ledger: Ledger) -> None:
+def test_request_chain_is_one_trace_by_any_correlation_id(ledger: Ledger) -> None:
     def request(name: str, parent: ToolCall | None) -> ToolCall:
         parent_id = None if parent is None else identity_of(parent)
         made = call(name, DELEGATE_TOOL, parent_id=parent_id, args={})
@@ -250,7 +248,7 @@ def test_a_chain_of_requests_is_one_trace_by_whichever_name(ledger: Ledger) -> N
     assert traced(ledger, LONE).correlation_id == first.correlation_id
 
 
-def test_calls_that_share_a_chosen_correlation_id_bring_what_they_have_caused(ledger: Ledger) -> None:
+def test_calls_sharing_correlation_id_include_their_descendants(ledger: Ledger) -> None:
     for number in range(2):
         trace_id = f"{number}f" * 16
         root = submit(ledger, call(f"root-{number}", trace_id=trace_id, correlation_id="order-7"))
@@ -260,7 +258,7 @@ def test_calls_that_share_a_chosen_correlation_id_bring_what_they_have_caused(le
     assert [node.depth for node in traced(ledger, "order-7").nodes] == [0, 1, 0, 1]
 
 
-def test_a_replay_brings_the_call_that_it_replays(ledger: Ledger) -> None:
+def test_replay_brings_call_that_it_replays(ledger: Ledger) -> None:
     old = submit(ledger, call("one"))
     submit(ledger, call("one", turn_id="replay", replay_of=old))
 
@@ -284,7 +282,7 @@ def test_expired_calls_are_counted(ledger: Ledger, redis: Redis) -> None:
     assert ([node.id for node in trace.nodes], trace.expired) == ([ids[2]], 2)
 
 
-def test_more_calls_than_one_trip_takes_are_all_read(ledger: Ledger) -> None:
+def test_calls_beyond_one_trip_are_all_read(ledger: Ledger) -> None:
     root = submit(ledger, call("root"))
     for number in range(120):
         submit(ledger, call(f"child-{number}", parent_id=root, root_id=root))
@@ -292,7 +290,7 @@ def test_more_calls_than_one_trip_takes_are_all_read(ledger: Ledger) -> None:
     assert len(traced(ledger, LONE).children(root)) == 120
 
 
-def test_a_queued_call_waits_until_now(ledger: Ledger) -> None:
+def test_queued_call_waits_until_now(ledger: Ledger) -> None:
     submit(ledger, call("one"))
 
     node = only_node(ledger, LONE)
@@ -302,7 +300,7 @@ def test_a_queued_call_waits_until_now(ledger: Ledger) -> None:
     assert 0 <= node.waiting_seconds < 60
 
 
-def test_a_call_that_waits_for_a_limit_says_for_which(ledger: Ledger, redis: Redis) -> None:
+def test_call_that_waits_for_limit_says_for_which(ledger: Ledger, redis: Redis) -> None:
     call_id = submit(ledger, call("one"))
     redis.hset(f"goondan:call:{call_id}", "waiting", "rate-limit:bash__exec")
 
@@ -312,7 +310,7 @@ def test_a_call_that_waits_for_a_limit_says_for_which(ledger: Ledger, redis: Red
     )
 
 
-def test_a_running_call_runs_from_its_claim_on(ledger: Ledger) -> None:
+def test_running_call_runs_from_its_claim_on(ledger: Ledger) -> None:
     one = call("one")
     submit(ledger, one)
     claim = claimed(ledger, one)
@@ -326,7 +324,7 @@ def test_a_running_call_runs_from_its_claim_on(ledger: Ledger) -> None:
     assert node.finished_at is None
 
 
-def test_a_failed_call_has_its_times_its_code_and_the_beginning_of_its_message(ledger: Ledger) -> None:
+def test_failed_call_has_times_code_and_shortened_message(ledger: Ledger) -> None:
     one = call("one")
     submit(ledger, one)
     claim = claimed(ledger, one)
@@ -343,7 +341,7 @@ def test_a_failed_call_has_its_times_its_code_and_the_beginning_of_its_message(l
     assert node.queued_at <= (node.started_at or "") <= (node.finished_at or "")
 
 
-def test_a_result_that_cannot_be_read_leaves_what_the_record_says(ledger: Ledger, redis: Redis) -> None:
+def test_call_with_unreadable_result_keeps_recorded_state(ledger: Ledger, redis: Redis) -> None:
     one = call("one")
     submit(ledger, one)
     claim = claimed(ledger, one)
@@ -358,7 +356,7 @@ def test_a_result_that_cannot_be_read_leaves_what_the_record_says(ledger: Ledger
     [({"payload": {"type": "user.input"}}, "user.input"), ({"payload": 1}, None), ({}, None)],
     ids=str,
 )
-def test_a_handoff_is_a_request_of_its_events_type(ledger: Ledger, args: Any, event_type: str | None) -> None:
+def test_handoff_is_request_of_its_events_type(ledger: Ledger, args: Any, event_type: str | None) -> None:
     submit(ledger, call("one", DELEGATE_TOOL, args=args))
 
     node = only_node(ledger, LONE)
@@ -376,7 +374,7 @@ def wait_until_later(ledger: Ledger) -> None:
     wait_until(lambda: redis_time(ledger.redis) >= now + 1)
 
 
-def test_calls_that_stand_alone_are_traces_of_their_own_the_newest_first(ledger: Ledger) -> None:
+def test_lone_calls_are_separate_traces_newest_first(ledger: Ledger) -> None:
     for number in range(3):
         submit(ledger, call(f"call-{number}", trace_id=str(number) * 32))
         wait_until_later(ledger)
@@ -389,7 +387,7 @@ def test_calls_that_stand_alone_are_traces_of_their_own_the_newest_first(ledger:
     assert [one.trace_id[0] for one in listed(ledger, 2)] == ["2", "1"]
 
 
-def test_a_trace_is_named_after_the_call_that_has_caused_the_others(ledger: Ledger) -> None:
+def test_trace_is_named_after_its_root_call(ledger: Ledger) -> None:
     root = submit(ledger, call("root", "plan__outline"))
     child = submit(ledger, call("child", parent_id=root, root_id=root))
     submit(ledger, call("grandchild", parent_id=child, root_id=root))
@@ -399,9 +397,7 @@ def test_a_trace_is_named_after_the_call_that_has_caused_the_others(ledger: Ledg
     assert (one.id, one.tool, one.kind, one.calls) == (root, "plan__outline", "call", 3)
 
 
-def test_calls_beyond_the_recent_ones_count_and_the_first_is_read(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trace_counts_old_calls_and_reads_root(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     root = submit(ledger, call("root", "plan__outline"))
     for number in range(5):
         wait_until_later(ledger)
@@ -413,7 +409,7 @@ def test_calls_beyond_the_recent_ones_count_and_the_first_is_read(
     assert (one.id, one.calls) == (root, 6)
 
 
-def test_a_trace_has_the_state_of_what_has_not_ended_else_of_its_first_call(ledger: Ledger) -> None:
+def test_trace_has_state_of_open_call_else_of_root(ledger: Ledger) -> None:
     root = call("root")
     root_id = submit(ledger, root)
     child = call("child", parent_id=root_id, root_id=root_id)
@@ -429,14 +425,14 @@ def test_a_trace_has_the_state_of_what_has_not_ended_else_of_its_first_call(ledg
     assert states == ["queued", "running", "queued", "running", "ok"]
 
 
-def test_only_traces_with_calls_of_the_time_are_listed(ledger: Ledger) -> None:
+def test_only_traces_with_calls_of_time_are_listed(ledger: Ledger) -> None:
     submit(ledger, call("one"))
 
     assert len(listed(ledger, newer_than=3600)) == 1
     assert listed(ledger, older_than=3600) == []
 
 
-def test_of_a_trace_whose_first_call_has_expired_the_next_is_told(ledger: Ledger) -> None:
+def test_trace_with_expired_root_shows_next_call(ledger: Ledger) -> None:
     child = submit(ledger, call("child", parent_id="gone", root_id="gone"))
 
     [one] = listed(ledger)

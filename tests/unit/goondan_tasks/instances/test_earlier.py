@@ -51,15 +51,11 @@ def found(bundle: Bundle, tmp_path: Path, redis: fakeredis.FakeRedis) -> Earlier
     return earlier
 
 
-def test_nothing_is_found_where_no_earlier_version_has_run(
-    tmp_path: Path, redis: fakeredis.FakeRedis
-) -> None:
+def test_no_workspace_is_found_without_earlier_version(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
     assert earlier_workspace(bundle_of(tmp_path / "desk"), settings(tmp_path), redis) is None
 
 
-def test_files_are_found_with_their_place_and_how_to_go_on(
-    tmp_path: Path, redis: fakeredis.FakeRedis
-) -> None:
+def test_earlier_files_show_place_and_remedy(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
     folder = make_directory(tmp_path, "default")
 
     earlier = found(bundle_of(tmp_path / "desk"), tmp_path, redis)
@@ -79,9 +75,7 @@ def test_records_in_redis_are_found_without_files(tmp_path: Path, redis: fakered
     )
 
 
-def test_it_was_named_by_the_swarm_of_which_no_package_has_the_name(
-    tmp_path: Path, redis: fakeredis.FakeRedis
-) -> None:
+def test_swarm_names_earlier_workspace_without_package(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
     make_directory(tmp_path, "%54eam")
 
     earlier = found(bundle_of(tmp_path / "desk", f"{TOOL}---\n{AGENT}{SWARM}"), tmp_path, redis)
@@ -90,9 +84,7 @@ def test_it_was_named_by_the_swarm_of_which_no_package_has_the_name(
     assert "a Package" not in earlier.remedy.partition(".")[0]
 
 
-def test_a_second_swarm_leaves_the_workspace_of_the_folder_behind(
-    tmp_path: Path, redis: fakeredis.FakeRedis
-) -> None:
+def test_second_swarm_leaves_workspace_of_folder_behind(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
     bundle = bundle_of(tmp_path / "desk", f"{TOOL}---\n{AGENT}{SWARM}{SWARM.replace('Team', 'other')}")
     make_directory(tmp_path, "default")
     make_directory(tmp_path, folder_workspace(tmp_path / "desk"))
@@ -104,9 +96,7 @@ def test_a_second_swarm_leaves_the_workspace_of_the_folder_behind(
     assert found(bundle, tmp_path, redis).is_past
 
 
-def test_a_swarm_that_is_left_alone_leaves_its_own_workspace_behind(
-    tmp_path: Path, redis: fakeredis.FakeRedis
-) -> None:
+def test_sole_remaining_swarm_leaves_own_workspace_behind(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
     own = folder_workspace(tmp_path / "desk", "Team")
     Instances(redis, Keys()).spawn("coder", "a", workspace=own, owner=("client", "x"))
 
@@ -115,7 +105,7 @@ def test_a_swarm_that_is_left_alone_leaves_its_own_workspace_behind(
     assert (earlier.name, earlier.found) == (own, "records of instances in Redis (1)")
 
 
-def test_it_is_past_when_the_bundle_has_instances_of_its_own(
+def test_earlier_workspace_is_past_once_bundle_has_instances(
     tmp_path: Path, redis: fakeredis.FakeRedis
 ) -> None:
     bundle = bundle_of(tmp_path / "desk")
@@ -127,7 +117,7 @@ def test_it_is_past_when_the_bundle_has_instances_of_its_own(
     assert found(bundle, tmp_path, redis).is_past
 
 
-def test_a_workspace_with_a_name_has_no_earlier_one(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
+def test_named_workspace_has_no_earlier_workspace(tmp_path: Path, redis: fakeredis.FakeRedis) -> None:
     make_directory(tmp_path, "default")
     packaged = bundle_of(tmp_path / "packaged", f"{PACKAGE}{TOOL}---\n{AGENT}")
 

@@ -24,7 +24,7 @@ def make(files: InstanceFiles, text: str = "x") -> Path:
     return file
 
 
-def test_a_home_is_set_aside_in_one_step_and_then_removed(files: InstanceFiles) -> None:
+def test_home_is_set_aside_atomically_then_removed(files: InstanceFiles) -> None:
     make(files)
     assert files.set_aside(DIRECTORY, TOKEN)
     assert not files.is_there(DIRECTORY)
@@ -34,7 +34,7 @@ def test_a_home_is_set_aside_in_one_step_and_then_removed(files: InstanceFiles) 
     assert list(files.path(DIRECTORY).parent.iterdir()) == []
 
 
-def test_what_stands_aside_can_be_put_back(files: InstanceFiles) -> None:
+def test_files_set_aside_can_be_put_back(files: InstanceFiles) -> None:
     file = make(files, "mine")
     files.set_aside(DIRECTORY, TOKEN)
     assert files.give_back(DIRECTORY, TOKEN)
@@ -42,7 +42,7 @@ def test_what_stands_aside_can_be_put_back(files: InstanceFiles) -> None:
     assert files.give_back(DIRECTORY, TOKEN)
 
 
-def test_a_new_home_without_files_gives_way_to_the_old_one(files: InstanceFiles) -> None:
+def test_empty_new_home_gives_way_to_old(files: InstanceFiles) -> None:
     file = make(files, "mine")
     files.set_aside(DIRECTORY, TOKEN)
     (files.path(DIRECTORY) / "workspace").mkdir(parents=True)
@@ -50,7 +50,7 @@ def test_a_new_home_without_files_gives_way_to_the_old_one(files: InstanceFiles)
     assert file.read_text(encoding="utf-8") == "mine"
 
 
-def test_a_new_home_with_files_stays_and_so_does_the_old_one(files: InstanceFiles) -> None:
+def test_filled_new_home_stays_beside_old(files: InstanceFiles) -> None:
     make(files, "old")
     files.set_aside(DIRECTORY, TOKEN)
     new = make(files, "new")
@@ -62,7 +62,7 @@ def test_a_new_home_with_files_stays_and_so_does_the_old_one(files: InstanceFile
 
 
 @pytest.mark.parametrize("workspace", ["shop", "nowhere"])
-def test_what_is_not_there_is_no_fault(files: InstanceFiles, workspace: str) -> None:
+def test_missing_instance_directory_is_no_error(files: InstanceFiles, workspace: str) -> None:
     directory = InstanceDirectory(workspace, "a")
     assert not files.set_aside(directory, TOKEN)
     assert files.give_back(directory, TOKEN)
@@ -84,7 +84,7 @@ def test_links_are_taken_away_and_never_followed(files: InstanceFiles, tmp_path:
     assert (outside / "precious").exists()
 
 
-def test_a_home_that_is_a_link_goes_as_a_link(files: InstanceFiles, tmp_path: Path) -> None:
+def test_home_that_is_link_goes_as_link(files: InstanceFiles, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     files.path(DIRECTORY).parent.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_a_home_that_is_a_link_goes_as_a_link(files: InstanceFiles, tmp_path: Pa
 
 
 @pytest.mark.parametrize("part", ["workspaces", "workspaces/shop", "workspaces/shop/instances"])
-def test_a_link_on_the_way_to_the_homes_is_refused(files: InstanceFiles, tmp_path: Path, part: str) -> None:
+def test_link_on_way_to_homes_is_refused(files: InstanceFiles, tmp_path: Path, part: str) -> None:
     make(files)
     place = files.state_root / part
     place.rename(tmp_path / "elsewhere")
@@ -117,7 +117,7 @@ def test_read_only_directories_are_removed_too(files: InstanceFiles) -> None:
     assert files.left_aside("shop") == []
 
 
-def test_the_newest_change_is_found_however_deep(files: InstanceFiles) -> None:
+def test_newest_change_is_found_however_deep(files: InstanceFiles) -> None:
     file = make(files)
     for path in [file, *file.parents[:4]]:
         os.utime(path, (1000, 1000))

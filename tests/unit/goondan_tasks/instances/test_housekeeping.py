@@ -106,7 +106,7 @@ ODD_KEYS = ["telegram:1/..", "한글 🙂", "x" * 300, "..", "/etc", "", "."]
 
 
 @pytest.mark.parametrize("key", ODD_KEYS)
-def test_an_instance_goes_with_its_files_whatever_its_key(house: House, key: str) -> None:
+def test_instance_goes_with_its_files_whatever_its_key(house: House, key: str) -> None:
     house.use("other")
     house.use(key)
     assert summary(house.keeper.delete(key)) == [(key, True, "removed")]
@@ -114,9 +114,7 @@ def test_an_instance_goes_with_its_files_whatever_its_key(house: House, key: str
     assert house.directories == {"other"}
 
 
-def test_one_instance_is_read_without_the_records_of_all_others(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_one_instance_skips_records_of_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("a", "b", "c*", "c"):
         house.use(key)
     house.use("c", "reviewer")
@@ -138,9 +136,7 @@ def test_one_instance_is_read_without_the_records_of_all_others(
     assert len(house.keeper.infos()) == 5
 
 
-def test_the_latest_instances_are_found_by_a_part_of_their_keys(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latest_instances_are_found_by_key_part(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = ["order/1", "Order 2", "x" * 400 + "order/3", "other", "order/1"]
     for key in keys:
         house.use(key)
@@ -153,14 +149,14 @@ def test_the_latest_instances_are_found_by_a_part_of_their_keys(
     assert [one.target for one in house.keeper.latest("reviewer", "", 3)] == ["reviewer"]
 
 
-def test_a_dry_run_says_the_same_and_does_nothing(house: House) -> None:
+def test_dry_run_says_same_and_does_nothing(house: House) -> None:
     file = house.use("a")
     [planned] = house.keeper.delete("a", dry_run=True)
     assert (planned.path, planned.agents, planned.removed) == (str(file.parent.parent), ("coder",), False)
     assert file.exists()
 
 
-def test_one_that_does_not_exist_is_said_to(house: House) -> None:
+def test_deleting_unknown_instance_is_refused(house: House) -> None:
     house.use("a")
     with pytest.raises(InstanceNotFoundError, match="'b'"):
         house.keeper.delete("b")
@@ -169,7 +165,7 @@ def test_one_that_does_not_exist_is_said_to(house: House) -> None:
 
 
 @pytest.mark.parametrize("agent", ["coder", "reviewer"])
-def test_one_with_a_live_call_of_any_agent_stays(house: House, agent: str) -> None:
+def test_instance_with_live_call_of_any_agent_stays(house: House, agent: str) -> None:
     file = house.use("a")
     call_id = house.submit("a", agent)
     with pytest.raises(InstanceBusyError, match=call_id):
@@ -178,7 +174,7 @@ def test_one_with_a_live_call_of_any_agent_stays(house: House, agent: str) -> No
     assert house.keys == {"a"}
 
 
-def test_one_with_an_event_that_is_handled_behind_its_answer_stays(house: House) -> None:
+def test_instance_with_handler_running_past_answer_stays(house: House) -> None:
     file = house.use("a")
     call_id = house.submit("a")
     # as finish_event.lua leaves an event whose handler goes on past its limit
@@ -192,13 +188,13 @@ def test_one_with_an_event_that_is_handled_behind_its_answer_stays(house: House)
     assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
 
 
-def test_a_directory_that_the_table_does_not_know_goes_by_its_key(house: House) -> None:
+def test_directory_outside_table_is_removed_by_key(house: House) -> None:
     Workdirs(house.root, "shop").open("a")
     assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
     assert house.directories == set()
 
 
-def test_an_agent_that_shares_the_directory_leaves_it_to_the_others(house: House) -> None:
+def test_deletion_for_one_agent_keeps_shared_directory(house: House) -> None:
     for agent in ("coder", "reviewer"):
         file = house.use("a", agent)
     house.submit("a", "reviewer")
@@ -207,7 +203,7 @@ def test_an_agent_that_shares_the_directory_leaves_it_to_the_others(house: House
     assert [info.target for info in house.keeper.infos()] == ["reviewer"]
 
 
-def test_an_agent_that_leaves_a_directory_takes_its_conversation_along(house: House) -> None:
+def test_agent_that_leaves_directory_takes_its_conversation_along(house: House) -> None:
     conversations = [house.talk("a", agent) for agent in ("coder", "reviewer")]
     house.keeper.delete("a", "coder")
     assert [len(one.read()) for one in conversations] == [0, 1]
@@ -215,7 +211,7 @@ def test_an_agent_that_leaves_a_directory_takes_its_conversation_along(house: Ho
     assert [path.name for path in agents.iterdir()] == ["reviewer"]
 
 
-def test_agent_whose_turn_begins_meanwhile_stays_and_so_does_its_conversation(
+def test_turn_during_deletion_keeps_agent_and_conversation(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.use("a", "coder")
@@ -238,7 +234,7 @@ def test_agent_whose_turn_begins_meanwhile_stays_and_so_does_its_conversation(
     assert (record.agents, record.tokens) == (("coder", "reviewer"), frozenset())
 
 
-def test_conversation_is_restored_if_the_deletion_of_its_agents_part_dies(house: House) -> None:
+def test_conversation_is_restored_if_agent_deletion_dies(house: House) -> None:
     house.use("a", "coder")
     files = house.talk("a", "reviewer")
     directory = InstanceDirectory.of("shop", "a")
@@ -252,9 +248,7 @@ def test_conversation_is_restored_if_the_deletion_of_its_agents_part_dies(house:
     assert record.tokens == frozenset()
 
 
-def test_files_that_a_late_deletion_has_set_aside_are_restored_if_it_dies(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_dead_late_deletion_are_restored(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     file, name = house.use("a"), house.ledger.keys.instance(str(InstanceDirectory.of("shop", "a")))
     live_calls, set_aside = LiveCalls.all, InstanceFiles.set_aside
 
@@ -282,7 +276,7 @@ def test_files_that_a_late_deletion_has_set_aside_are_restored_if_it_dies(
     assert file.exists()
 
 
-def test_agent_does_not_leave_an_instance_that_is_being_deleted(house: House) -> None:
+def test_agent_cannot_leave_instance_being_deleted(house: House) -> None:
     house.use("a", "coder")
     files = house.talk("a", "reviewer")
     house.table.hold([InstanceDirectory.of("shop", "a")], TOKEN)
@@ -291,7 +285,7 @@ def test_agent_does_not_leave_an_instance_that_is_being_deleted(house: House) ->
     assert len(files.read()) == 1
 
 
-def test_a_conversation_goes_with_its_instance_wherever_that_works(house: House) -> None:
+def test_conversation_goes_with_its_instance_wherever_that_works(house: House) -> None:
     house.use("host")
     house.spawn("guest", "host/workspace/part")
     conversations = [house.talk("host"), house.talk("guest")]
@@ -300,7 +294,7 @@ def test_a_conversation_goes_with_its_instance_wherever_that_works(house: House)
     assert [len(one.read()) for one in conversations] == [1, 0]
 
 
-def test_a_link_in_the_place_of_a_conversation_is_not_followed(house: House, tmp_path: Path) -> None:
+def test_link_in_place_of_conversation_is_not_followed(house: House, tmp_path: Path) -> None:
     for agent in ("coder", "reviewer"):
         file = house.use("a", agent)
     (tmp_path / "elsewhere" / "coder").mkdir(parents=True)
@@ -309,13 +303,13 @@ def test_a_link_in_the_place_of_a_conversation_is_not_followed(house: House, tmp
     assert (tmp_path / "elsewhere" / "coder").is_dir()
 
 
-def test_the_last_agent_takes_the_directory_along(house: House) -> None:
+def test_last_agent_takes_directory_along(house: House) -> None:
     house.use("a")
     assert summary(house.keeper.delete("a", "coder")) == [("a", True, "removed")]
     assert house.directories == set()
 
 
-def test_one_in_whose_directory_another_works_stays_until_that_one_is_gone(house: House) -> None:
+def test_host_instance_stays_until_guest_goes(house: House) -> None:
     house.use("a")
     house.spawn("guest", "a/workspace/part")
     with pytest.raises(InstanceBusyError, match="instance 'guest' of agent 'coder' works in its directory"):
@@ -324,7 +318,7 @@ def test_one_in_whose_directory_another_works_stays_until_that_one_is_gone(house
     assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
 
 
-def test_files_below_another_state_root_are_left_alone_and_said_to_be(house: House, tmp_path: Path) -> None:
+def test_foreign_state_root_files_stay_and_are_reported(house: House, tmp_path: Path) -> None:
     house.use("a")
     root_id(tmp_path / "mine")
     mine = House(house.redis, tmp_path / "mine")
@@ -335,13 +329,13 @@ def test_files_below_another_state_root_are_left_alone_and_said_to_be(house: Hou
     assert house.directories == {"a"}
 
 
-def test_without_a_state_root_here_the_table_is_tidied_and_it_is_said(house: House, tmp_path: Path) -> None:
+def test_missing_state_root_is_reported_table_tidied(house: House, tmp_path: Path) -> None:
     house.use("a")
     assert summary(House(house.redis, tmp_path / "none").keeper.delete("a")) == [("a", True, "elsewhere")]
     assert not (tmp_path / "none").exists()
 
 
-def test_a_call_that_ends_while_the_deletion_is_on_its_way_has_everything_put_back(
+def test_call_ending_during_deletion_restores_all_files(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = house.use("a")
@@ -363,9 +357,7 @@ def test_a_call_that_ends_while_the_deletion_is_on_its_way_has_everything_put_ba
     assert house.keys == {"a"}
 
 
-def test_a_worker_that_misses_the_directory_waits_for_the_deletion_and_gets_a_new_one(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_awaits_deletion_and_gets_new_directory(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.use("a")
     remove, opened = Instances.forget, []
     threads: list[threading.Thread] = []
@@ -385,7 +377,7 @@ def test_a_worker_that_misses_the_directory_waits_for_the_deletion_and_gets_a_ne
 
 
 @pytest.mark.parametrize("step", ["hold", "set_aside"])
-def test_a_deletion_that_dies_before_it_forgets_has_changed_nothing(house: House, step: str) -> None:
+def test_deletion_dying_before_forgetting_changes_nothing(house: House, step: str) -> None:
     file = house.use("a", text="mine")
     directory = InstanceDirectory.of("shop", "a")
     house.table.hold([directory], TOKEN)
@@ -399,7 +391,7 @@ def test_a_deletion_that_dies_before_it_forgets_has_changed_nothing(house: House
     assert record.tokens == frozenset()
 
 
-def test_a_deletion_that_died_can_be_made_again(house: House) -> None:
+def test_deletion_that_died_can_be_made_again(house: House) -> None:
     house.use("a")
     house.table.hold([InstanceDirectory.of("shop", "a")], TOKEN)
     house.files.set_aside(InstanceDirectory.of("shop", "a"), TOKEN)
@@ -408,7 +400,7 @@ def test_a_deletion_that_died_can_be_made_again(house: House) -> None:
     assert house.directories == set()
 
 
-def test_one_that_is_being_deleted_is_not_deleted_twice(house: House) -> None:
+def test_instance_being_deleted_is_not_deleted_twice(house: House) -> None:
     house.use("a")
     house.table.hold([InstanceDirectory.of("shop", "a")], TOKEN)
     with pytest.raises(InstanceBusyError, match="it is being deleted"):
@@ -416,7 +408,7 @@ def test_one_that_is_being_deleted_is_not_deleted_twice(house: House) -> None:
     assert house.directories == {"a"}
 
 
-def test_what_a_deletion_left_after_it_forgot_is_removed_by_a_collection(
+def test_collection_removes_leftovers_of_forgotten_instance(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.use("a")
@@ -428,7 +420,7 @@ def test_what_a_deletion_left_after_it_forgot_is_removed_by_a_collection(
     assert house.directories == set()
 
 
-def test_what_a_half_done_deletion_may_still_put_back_is_not_waste(
+def test_collection_keeps_restorable_files_of_half_done_deletion(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.use("a")
@@ -440,7 +432,7 @@ def test_what_a_half_done_deletion_may_still_put_back_is_not_waste(
     assert house.directories == {f".retired-{TOKEN}-a"}
 
 
-def test_a_collection_takes_the_unused_and_leaves_the_used_and_the_live(house: House) -> None:
+def test_collection_takes_unused_and_leaves_used_and_live(house: House) -> None:
     for key in ("old", "live", "new", "older"):
         house.use(key)
     house.age("old", "live", seconds=8 * DAY)
@@ -457,14 +449,14 @@ def test_a_collection_takes_the_unused_and_leaves_the_used_and_the_live(house: H
     assert list(house.keeper.collect(7 * DAY)) == []  # it was in use a moment ago
 
 
-def test_a_collection_that_only_looks_changes_nothing(house: House) -> None:
+def test_collection_that_only_looks_changes_nothing(house: House) -> None:
     house.use("a")
     house.age("a")
     assert summary(list(house.keeper.collect(7 * DAY, dry_run=True))) == [("a", False, "here")]
     assert house.directories == {"a"}
 
 
-def test_a_guest_and_its_host_go_together_and_a_guest_in_use_keeps_its_host(house: House) -> None:
+def test_host_and_guest_are_collected_together_once_unused(house: House) -> None:
     for host in ("a", "b"):
         house.use(host)
         house.spawn(f"guest-{host}", f"{host}/workspace")
@@ -476,7 +468,7 @@ def test_a_guest_and_its_host_go_together_and_a_guest_in_use_keeps_its_host(hous
     assert house.directories == {"b"}
 
 
-def test_a_collection_leaves_other_workspaces_and_state_roots_alone(house: House, tmp_path: Path) -> None:
+def test_collection_leaves_other_workspaces_and_state_roots_alone(house: House, tmp_path: Path) -> None:
     house.use("a")
     house.age("a")
     assert list(house.keeper.collect(7 * DAY, workspace="other")) == []
@@ -485,7 +477,7 @@ def test_a_collection_leaves_other_workspaces_and_state_roots_alone(house: House
     assert house.keys == {"a"}
 
 
-def test_unlisted_directories_go_when_nothing_in_them_has_changed(house: House) -> None:
+def test_unlisted_directories_without_changes_are_removed(house: House) -> None:
     house.use("listed")
     house.spawn("guest", "hosting/workspace")
     for key in ("old", "changed", "live", "hosting"):
@@ -502,7 +494,7 @@ def test_unlisted_directories_go_when_nothing_in_them_has_changed(house: House) 
 
 
 @pytest.mark.parametrize("field", ["created:coder", "kind"])
-def test_the_files_of_a_damaged_instance_and_of_its_host_stay(house: House, field: str) -> None:
+def test_damaged_instance_and_host_keep_their_files(house: House, field: str) -> None:
     house.use("host")
     house.spawn("guest", "host/workspace")
     house.use("guest")
@@ -526,9 +518,7 @@ def test_the_files_of_a_damaged_instance_and_of_its_host_stay(house: House, fiel
         house.keeper.delete("host")
 
 
-def test_unlisted_directory_that_is_used_while_others_are_searched_stays(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unlisted_directory_used_during_search_stays(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("old", "used"):
         Workdirs(house.root, "shop").open(key)
         path = house.files.path(InstanceDirectory.of("shop", key))
@@ -559,7 +549,7 @@ def test_many_live_calls_are_found_in_batches(house: House) -> None:
     assert calls.since(house.table.now() + 1000, ["coder"]) == []
 
 
-def test_more_than_a_batch_is_collected(house: House) -> None:
+def test_more_than_batch_is_collected(house: House) -> None:
     keys = [f"k{number}" for number in range(450)]
     for key in keys:
         house.use(key)

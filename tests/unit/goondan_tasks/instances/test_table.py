@@ -51,13 +51,13 @@ def run_out(redis: Redis, directory: InstanceDirectory) -> None:
 
 
 @pytest.mark.requirement("runtime.spawn", "runtime.spawn.result")
-def test_the_first_spawn_makes_the_instance_and_the_second_takes_it(table: Instances) -> None:
+def test_first_spawn_makes_instance_and_second_reuses_it(table: Instances) -> None:
     assert spawn(table, cwd="other/workspace") == Spawned(is_new=True, cwd="other/workspace")
     assert spawn(table, cwd="elsewhere") == Spawned(is_new=False, cwd="other/workspace")
 
 
 @pytest.mark.requirement("runtime.spawn.reuse")
-def test_an_instance_that_was_only_used_is_taken_as_it_is(table: Instances) -> None:
+def test_spawn_takes_merely_used_instance_unchanged(table: Instances) -> None:
     open_it(table)
     assert spawn(table, cwd="other") == Spawned(is_new=False, cwd=None)
     [record] = table.records()
@@ -65,12 +65,12 @@ def test_an_instance_that_was_only_used_is_taken_as_it_is(table: Instances) -> N
     assert (info.owner_agent, info.owner_instance_key) == ("client", info.instance_key)
 
 
-def test_the_same_request_gets_the_same_answer(table: Instances) -> None:
+def test_same_request_gets_same_answer(table: Instances) -> None:
     assert [spawn(table, request="r").is_new for _ in range(3)] == [True, True, True]
     assert not spawn(table, request="s").is_new
 
 
-def test_of_many_who_spawn_at_once_one_makes_it(table: Instances) -> None:
+def test_one_of_many_concurrent_spawns_makes_instance(table: Instances) -> None:
     told: list[bool] = []
     threads = [threading.Thread(target=lambda: told.append(spawn(table).is_new)) for _ in range(50)]
     for thread in threads:
@@ -81,7 +81,7 @@ def test_of_many_who_spawn_at_once_one_makes_it(table: Instances) -> None:
 
 
 @pytest.mark.parametrize("key", ODD_KEYS)
-def test_every_key_is_kept_as_it_is(table: Instances, key: str) -> None:
+def test_odd_instance_keys_are_kept_unchanged(table: Instances, key: str) -> None:
     spawn(table, key)
     open_it(table, key, "reviewer")
     [record] = table.records(table.directories_of(key))
@@ -89,7 +89,7 @@ def test_every_key_is_kept_as_it_is(table: Instances, key: str) -> None:
     assert [info.instance_key for info in record.infos()] == [key, key]
 
 
-def test_an_item_says_who_made_it_when_and_where_it_works(table: Instances) -> None:
+def test_instance_item_shows_owner_time_and_directory(table: Instances) -> None:
     spawn(table, cwd="other/workspace")
     before = table.now()
     [record] = table.records()
@@ -116,13 +116,13 @@ def test_every_key_in_redis_runs_out(table: Instances, redis: Redis) -> None:
     assert all(0 < ttl <= INSTANCE_TTL_SECONDS for ttl in ttls)
 
 
-def test_an_instance_unused_past_its_time_is_off_the_list(table: Instances, redis: Redis) -> None:
+def test_instance_unused_past_its_time_is_off_list(table: Instances, redis: Redis) -> None:
     redis.zadd(Keys().instances, {"shop/old": table.now() - INSTANCE_TTL_SECONDS * 1000 - 1})
     open_it(table)
     assert [record.key for record in table.records()] == ["k"]
 
 
-def test_directory_held_by_a_deletion_is_not_opened_or_spawned_into(table: Instances) -> None:
+def test_directory_held_by_deletion_refuses_open_and_spawn(table: Instances) -> None:
     directory = InstanceDirectory.of("shop", "k")
     assert table.hold([directory], TOKEN)[0].word == "held"
     assert 0 < open_it(table).held_seconds <= HOLD_SECONDS
@@ -133,7 +133,7 @@ def test_directory_held_by_a_deletion_is_not_opened_or_spawned_into(table: Insta
     assert open_it(table) == Opened()
 
 
-def test_a_deletion_that_asks_again_is_told_the_same(table: Instances) -> None:
+def test_repeated_deletion_gets_same_answer(table: Instances) -> None:
     open_it(table)
     [record] = table.records()
     assert [table.hold([record.directory], TOKEN)[0].word for _ in range(2)] == ["held", "held"]
@@ -141,14 +141,14 @@ def test_a_deletion_that_asks_again_is_told_the_same(table: Instances) -> None:
     assert list(table.records()) == []
 
 
-def test_one_that_was_used_meanwhile_is_not_held(table: Instances) -> None:
+def test_instance_used_meanwhile_is_not_held(table: Instances) -> None:
     before = table.now() - 1
     open_it(table)
     assert table.hold([InstanceDirectory.of("shop", "k")], TOKEN, before)[0].word == "used"
     assert table.hold([InstanceDirectory.of("shop", "k")], TOKEN, table.now())[0].word == "held"
 
 
-def test_half_done_deletion_loses_its_hold_and_is_reported_on_open(table: Instances, redis: Redis) -> None:
+def test_open_reports_half_done_deletion_without_hold(table: Instances, redis: Redis) -> None:
     open_it(table)
     [record] = table.records()
     table.hold([record.directory], TOKEN)
@@ -160,7 +160,7 @@ def test_half_done_deletion_loses_its_hold_and_is_reported_on_open(table: Instan
     assert open_it(table).aside == ()
 
 
-def test_two_deletions_left_half_done_are_both_told(table: Instances, redis: Redis) -> None:
+def test_both_unfinished_deletions_of_directory_are_reported(table: Instances, redis: Redis) -> None:
     directory = InstanceDirectory.of("shop", "k")
     for token in (TOKEN, OTHER):
         table.hold([directory], token)
@@ -170,7 +170,7 @@ def test_two_deletions_left_half_done_are_both_told(table: Instances, redis: Red
     assert open_it(table).aside == (OTHER,)
 
 
-def test_one_agent_may_leave_and_the_last_one_may_not(table: Instances) -> None:
+def test_any_agent_but_last_may_leave_instance(table: Instances) -> None:
     for agent in ("coder", "reviewer"):
         open_it(table, agent=agent)
     [record] = table.records()
@@ -186,7 +186,7 @@ def test_one_agent_may_leave_and_the_last_one_may_not(table: Instances) -> None:
     assert [record.agents for record in table.records()] == [("reviewer",)]
 
 
-def test_a_guest_is_known_to_its_host_until_it_is_forgotten(table: Instances) -> None:
+def test_host_knows_guest_until_guest_is_forgotten(table: Instances) -> None:
     open_it(table, "host")
     spawn(table, "guest", cwd="host/workspace/part")
     host, guest = InstanceDirectory.of("shop", "host"), InstanceDirectory.of("shop", "guest")
@@ -211,7 +211,7 @@ def test_a_guest_is_known_to_its_host_until_it_is_forgotten(table: Instances) ->
         ("guest:..@coder", ""),
     ],
 )
-def test_a_damaged_instance_is_left_out_with_its_key_and_others_stay(
+def test_only_damaged_instance_is_omitted_and_its_key_logged(
     table: Instances, redis: Redis, field: str, value: str | bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     report_row.cache_clear()
@@ -225,9 +225,7 @@ def test_a_damaged_instance_is_left_out_with_its_key_and_others_stay(
 
 
 @pytest.mark.parametrize("member", [b"shop", b"shop/", b"shop/..", b"../shop", b"/a", b"a/b/c", b"\xff/a"])
-def test_what_names_no_directory_is_left_out_of_the_index(
-    table: Instances, redis: Redis, member: bytes
-) -> None:
+def test_index_entry_naming_no_directory_is_omitted(table: Instances, redis: Redis, member: bytes) -> None:
     open_it(table)
     redis.zadd(Keys().instances, {member: 1})
 

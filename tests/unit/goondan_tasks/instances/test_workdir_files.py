@@ -27,11 +27,11 @@ def workdir(tmp_path: Path) -> Path:
     return workdir
 
 
-def test_regular_files_are_listed_by_path_and_links_are_not(workdir: Path) -> None:
+def test_only_regular_files_are_listed_by_path(workdir: Path) -> None:
     assert [(file.path, file.size) for file in list_files(workdir)] == [("a.txt", 10), ("notes/ü b", 0)]
 
 
-def test_files_of_a_tree_without_a_bottom_are_listed_down_to_a_level(
+def test_bottomless_tree_is_listed_to_level_limit(
     workdir: Path,
 ) -> None:
     folder = os.open(workdir / "notes", os.O_RDONLY)
@@ -50,7 +50,7 @@ def test_files_of_a_tree_without_a_bottom_are_listed_down_to_a_level(
     remove_tree(workdir)
 
 
-def test_file_whose_path_is_no_text_is_left_out(workdir: Path) -> None:
+def test_file_with_non_text_path_is_omitted(workdir: Path) -> None:
     for path in (b"\xff.txt", b"\xfe/inner.txt"):
         file = Path(os.fsdecode(os.fsencode(workdir) + b"/" + path))
         file.parent.mkdir(exist_ok=True)
@@ -62,14 +62,14 @@ def test_workdir_that_is_not_there_has_no_files(workdir: Path) -> None:
     assert list_files(workdir.parent / "none") == []
 
 
-def test_workdir_that_became_a_link_is_not_listed(workdir: Path, tmp_path: Path) -> None:
+def test_workdir_that_became_link_is_not_listed(workdir: Path, tmp_path: Path) -> None:
     (workdir.parent.parent / "j").symlink_to(tmp_path)
 
     with pytest.raises(InstanceFileError):
         list_files(workdir.parent.parent / "j" / "secrets")
 
 
-def test_part_tells_whether_its_file_is_still_that_of_an_earlier_one(workdir: Path) -> None:
+def test_part_tells_if_earlier_part_shares_file(workdir: Path) -> None:
     first = read_file(workdir, "a.txt", 0, 4)
     with (workdir / "a.txt").open("a") as file:
         file.write("more")
@@ -114,6 +114,6 @@ def test_file_is_read_in_parts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -
         "\ud800",
     ],
 )
-def test_what_is_no_file_inside_is_refused(workdir: Path, path: str) -> None:
+def test_path_naming_no_file_in_workdir_is_refused(workdir: Path, path: str) -> None:
     with pytest.raises(InstanceFileError):
         read_file(workdir, path, 0, None)

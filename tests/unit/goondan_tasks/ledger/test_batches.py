@@ -16,7 +16,7 @@ def calls(count: int, **fields: object) -> list[ToolCall]:
     return [a_call(turn_id=f"turn-{number}", **fields) for number in range(count)]
 
 
-def test_a_batch_is_one_script_whatever_its_agents(ledger: Ledger, redis: Redis) -> None:
+def test_batch_is_one_script_whatever_its_agents(ledger: Ledger, redis: Redis) -> None:
     coders, writer = calls(3), a_call().model_copy(update={"agent_name": "writer"})
 
     script_call = ledger.submit_batch([submission(call) for call in (*coders, writer)], "p1")
@@ -32,7 +32,7 @@ def test_a_batch_is_one_script_whatever_its_agents(ledger: Ledger, redis: Redis)
     assert {record.id for record in ledger.recent(["writer"], 10)} == {identity_of(writer)}
 
 
-def test_a_call_that_is_twice_in_a_batch_is_the_same_call(ledger: Ledger, redis: Redis) -> None:
+def test_call_twice_in_batch_is_same_call(ledger: Ledger, redis: Redis) -> None:
     call, other = a_call(), a_call().model_copy(update={"args": {"command": "rm"}})
     admissions = ledger.submit_all([submission(call), submission(call), submission(other)], "p1")
     assert [(one.is_new, one.is_conflict, one.status) for one in admissions] == [
@@ -43,7 +43,7 @@ def test_a_call_that_is_twice_in_a_batch_is_the_same_call(ledger: Ledger, redis:
     assert redis.llen("agent.coder") == 1
 
 
-def test_a_batch_of_known_calls_changes_nothing_but_who_is_told(ledger: Ledger, redis: Redis) -> None:
+def test_batch_of_known_calls_only_adds_producer(ledger: Ledger, redis: Redis) -> None:
     for call in calls(2):
         submit(ledger, call)
     redis.delete(wake_up_key("agent.coder"))
@@ -55,7 +55,7 @@ def test_a_batch_of_known_calls_changes_nothing_but_who_is_told(ledger: Ledger, 
     assert redis.hget(f"goondan:call:{identity_of(calls(1)[0])}", "producers") == b"p1 p2"
 
 
-def test_calls_of_a_batch_are_queued_one_after_another(ledger: Ledger, redis: Redis) -> None:
+def test_calls_of_batch_are_queued_one_after_another(ledger: Ledger, redis: Redis) -> None:
     ledger.submit_all([submission(call) for call in calls(20)], "p1")
     queued = [redis.hget(f"goondan:call:{identity_of(call)}", "queuedAt") for call in calls(20)]
     moments = [float(moment or 0) for moment in queued]
@@ -63,7 +63,7 @@ def test_calls_of_a_batch_are_queued_one_after_another(ledger: Ledger, redis: Re
 
 
 @pytest.mark.parametrize(("most_calls", "most_bytes"), [(4, 10**6), (10**6, 2000), (10**6, 1)])
-def test_a_large_batch_is_cut_into_scripts_of_bounded_size(
+def test_large_batch_is_cut_into_bounded_scripts(
     ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch, most_calls: int, most_bytes: int
 ) -> None:
     monkeypatch.setattr(submission_module, "BATCH_CALLS", most_calls)
@@ -81,7 +81,7 @@ def test_a_large_batch_is_cut_into_scripts_of_bounded_size(
     assert redis.llen("agent.coder") == 9
 
 
-def test_the_largest_batch_fits_into_one_script(ledger: Ledger, redis: Redis) -> None:
+def test_largest_batch_fits_into_one_script(ledger: Ledger, redis: Redis) -> None:
     submissions = [submission(call) for call in calls(submission_module.BATCH_CALLS, correlation_id="job-1")]
     assert all(one.is_new for one in ledger.submit_all(submissions, "p1"))
     assert redis.zcard("goondan:due") == redis.zcard("goondan:trace:job-1") == submission_module.BATCH_CALLS

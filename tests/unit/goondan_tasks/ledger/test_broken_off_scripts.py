@@ -24,9 +24,7 @@ def overwrite(redis: Redis, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [CODER, "goondan:due"])
-def test_call_whose_submit_failed_is_queued_when_submitted_again(
-    ledger: Ledger, redis: Redis, key: str
-) -> None:
+def test_failed_submit_is_queued_when_repeated(ledger: Ledger, redis: Redis, key: str) -> None:
     overwrite(redis, key)
     with pytest.raises(ResponseError):
         ledger.submit_all([submission(a_call())], "p1")
@@ -36,7 +34,7 @@ def test_call_whose_submit_failed_is_queued_when_submitted_again(
     assert redis.lrange(CODER, 0, -1) == [b"message"]
 
 
-def test_call_that_is_twice_in_a_batch_is_accepted_once(ledger: Ledger, redis: Redis) -> None:
+def test_call_twice_in_batch_is_accepted_once(ledger: Ledger, redis: Redis) -> None:
     one = submission(a_call())
     admissions = ledger.submit_all([one, one, one._replace(digest="0")], "p1")
     assert [admission.is_new for admission in admissions] == [True, False, False]
@@ -44,7 +42,7 @@ def test_call_that_is_twice_in_a_batch_is_accepted_once(ledger: Ledger, redis: R
     assert redis.llen(CODER) == 1
 
 
-def test_messages_stay_in_their_queue_when_their_reservation_fails(ledger: Ledger, redis: Redis) -> None:
+def test_messages_stay_queued_when_their_reservation_fails(ledger: Ledger, redis: Redis) -> None:
     ours = b'{"headers":{"lang":"py","task":"goondan.tool_call","id":"%b","shadow":"bash__exec",'
     call_id = submit(ledger, a_call())
     messages = [b"of plain Celery", ours % call_id.encode()]
@@ -59,7 +57,7 @@ def test_messages_stay_in_their_queue_when_their_reservation_fails(ledger: Ledge
     assert record_of(ledger, a_call()).status == "queued"
 
 
-def test_reservation_of_some_leaves_the_others_in_order(redis: Redis) -> None:
+def test_reservation_of_some_leaves_others_in_order(redis: Redis) -> None:
     redis.lpush(CODER, "1", "2", "3", "4")
     _, taken = ReservationFactory().make([CODER], 3).script_call.run(redis)
     assert taken[2::4] == [b"1", b"2", b"3"]
@@ -77,7 +75,7 @@ def test_claim_is_kept_when_its_release_fails(ledger: Ledger, redis: Redis) -> N
     assert redis.zscore(ledger.keys.due, call_id) == lease
 
 
-def test_death_counts_though_the_release_was_broken_off(ledger: Ledger, redis: Redis) -> None:
+def test_death_counts_though_release_was_broken_off(ledger: Ledger, redis: Redis) -> None:
     call_id = submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     overwrite(redis, ledger.keys.due)
@@ -89,14 +87,14 @@ def test_death_counts_though_the_release_was_broken_off(ledger: Ledger, redis: R
     assert redis.hmget(ledger.keys.call(call_id), "status", "deaths", "attempt") == [b"queued", b"1", b"1"]
 
 
-def test_result_is_stored_though_the_deadlines_are_damaged(ledger: Ledger, redis: Redis) -> None:
+def test_result_is_stored_though_deadlines_are_damaged(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     overwrite(redis, ledger.keys.due)
     assert ledger.finish(claim, claim.run.ok(1, None)).run(redis) is Stored.YES
 
 
-def test_message_of_a_damaged_event_admits_the_next(redis: Redis) -> None:
+def test_message_of_damaged_event_admits_next(redis: Redis) -> None:
     post = Post(redis)
     damaged, following = an_event(0), an_event(1)
     post.put(damaged, following)
@@ -109,7 +107,7 @@ def test_message_of_a_damaged_event_admits_the_next(redis: Redis) -> None:
     assert post.claim_event(following).verdict is Verdict.RUN
 
 
-def test_next_event_is_admitted_though_its_answer_cannot_be_sent(redis: Redis) -> None:
+def test_next_event_is_admitted_despite_unsendable_answer(redis: Redis) -> None:
     post = Post(redis)
     events = [an_event(number, asker="planner", awaited=False) for number in range(2)]
     post.put(*events)
@@ -124,7 +122,7 @@ def test_next_event_is_admitted_though_its_answer_cannot_be_sent(redis: Redis) -
     assert redis.llen(QUEUE) == 1
 
 
-def test_queued_call_that_is_due_too_early_gets_its_deadline_back(ledger: Ledger, redis: Redis) -> None:
+def test_queued_call_due_too_early_regains_deadline(ledger: Ledger, redis: Redis) -> None:
     call_id = submit(ledger, a_call())
     deadline = redis.zscore(ledger.keys.due, call_id)
     redis.zadd(ledger.keys.due, {call_id: 1})
@@ -133,7 +131,7 @@ def test_queued_call_that_is_due_too_early_gets_its_deadline_back(ledger: Ledger
     assert redis.zscore(ledger.keys.due, call_id) == deadline
 
 
-def test_ended_call_that_is_still_due_leaves_all_lists(ledger: Ledger, redis: Redis) -> None:
+def test_ended_call_still_due_leaves_all_lists(ledger: Ledger, redis: Redis) -> None:
     call_id = submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.finish(claim, claim.run.ok(1, None)).run(redis)
@@ -147,7 +145,7 @@ def test_ended_call_that_is_still_due_leaves_all_lists(ledger: Ledger, redis: Re
     assert redis.ttl(ledger.keys.call(call_id)) > 0
 
 
-def test_result_stays_when_the_claim_of_its_run_is_ended_later(ledger: Ledger, redis: Redis) -> None:
+def test_stored_result_survives_later_end_of_claim(ledger: Ledger, redis: Redis) -> None:
     call_id = submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     stored = serializer.encode(claim.run.ok("first", None).to_wire())
@@ -159,7 +157,7 @@ def test_result_stays_when_the_claim_of_its_run_is_ended_later(ledger: Ledger, r
     assert not redis.hexists(ledger.keys.call(call_id), "token")
 
 
-def test_sweep_admits_the_event_behind_one_that_has_ended(redis: Redis) -> None:
+def test_sweep_admits_event_behind_one_that_has_ended(redis: Redis) -> None:
     post = Post(redis)
     first, following = an_event(0), an_event(1)
     post.put(first, following)
@@ -175,7 +173,7 @@ def test_sweep_admits_the_event_behind_one_that_has_ended(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("is_overwritten", [False, True])
-def test_sweep_makes_the_deadlines_again_that_another_program_has_removed(
+def test_sweep_restores_deadlines_removed_by_another_program(
     ledger: Ledger, redis: Redis, *, is_overwritten: bool
 ) -> None:
     redis.hset(ledger.keys.agents, "coder", "{}")
@@ -192,7 +190,7 @@ def test_sweep_makes_the_deadlines_again_that_another_program_has_removed(
     assert redis.ttl(ledger.keys.due) > 0
 
 
-def test_call_whose_lease_another_program_has_removed_is_taken_from_its_dead_worker(redis: Redis) -> None:
+def test_call_without_lease_is_taken_from_dead_worker(redis: Redis) -> None:
     ledger = Ledger(redis, Settings(lease_seconds=0.2))
     redis.hset(ledger.keys.agents, "coder", "{}")
     submit(ledger, a_call())
@@ -208,13 +206,13 @@ def test_call_whose_lease_another_program_has_removed_is_taken_from_its_dead_wor
     assert claims[0].verdict is Verdict.REQUEUE
 
 
-def test_sweep_goes_on_though_the_time_of_the_last_one_is_damaged(ledger: Ledger, redis: Redis) -> None:
+def test_sweep_continues_despite_damaged_last_sweep_time(ledger: Ledger, redis: Redis) -> None:
     redis.set(ledger.keys.swept, "overwritten")
     assert ledger.sweep("s").run(redis) == []
     assert redis.get(ledger.keys.swept) != b"overwritten"
 
 
-def test_first_sweep_drops_an_ended_call_whose_lease_was_extended_once(ledger: Ledger, redis: Redis) -> None:
+def test_first_sweep_drops_ended_call_spared_once(ledger: Ledger, redis: Redis) -> None:
     call_id = submit(ledger, a_call())
     redis.hset(ledger.keys.call(call_id), mapping={"status": "done", "spared": "token"})
     redis.zadd(ledger.keys.due, {call_id: 1})
@@ -236,7 +234,7 @@ def end_with_an_answer(post: Post, damaged: str) -> Submission:
     return answer
 
 
-def test_answer_is_accepted_though_the_deadlines_are_damaged(redis: Redis) -> None:
+def test_answer_is_accepted_though_deadlines_are_damaged(redis: Redis) -> None:
     post = Post(redis)
     redis.hset(post.ledger.keys.agents, "planner", "{}")
     answer = end_with_an_answer(post, post.ledger.keys.due)
@@ -247,7 +245,7 @@ def test_answer_is_accepted_though_the_deadlines_are_damaged(redis: Redis) -> No
     assert redis.zscore(post.ledger.keys.due, answer.id) == float(deadline)
 
 
-def test_answer_waits_in_its_mailbox_while_the_queue_of_its_asker_is_damaged(redis: Redis) -> None:
+def test_answer_waits_while_askers_queue_is_damaged(redis: Redis) -> None:
     post, queue = Post(redis), "agent.planner.events"
     answer = end_with_an_answer(post, queue)
     redis.delete(queue)

@@ -94,7 +94,7 @@ def pages(ledger: Ledger, limit: int, agents: tuple[str, ...] = AGENTS, **wanted
     ids=str,
 )
 @pytest.mark.parametrize("limit", [1, 3, 100])
-def test_pages_have_what_the_filter_selects(
+def test_pages_have_calls_selected_by_filter(
     ledger: Ledger, filled: dict[str, CallRecord], wanted: dict[str, Any], limit: int
 ) -> None:
     found = pages(ledger, limit, **wanted)
@@ -106,7 +106,7 @@ def test_pages_have_what_the_filter_selects(
 
 
 @pytest.mark.parametrize("limit", [1, 4])
-def test_calls_of_one_moment_are_on_one_page_each(ledger: Ledger, redis: Redis, limit: int) -> None:
+def test_simultaneous_calls_each_appear_on_one_page(ledger: Ledger, redis: Redis, limit: int) -> None:
     filled = [submit(ledger, new_call(AGENTS[n % 3], "bash__exec", {}, {})) for n in range(12)]
     for agent in AGENTS:
         key = ledger.keys.calls(agent)
@@ -116,7 +116,7 @@ def test_calls_of_one_moment_are_on_one_page_each(ledger: Ledger, redis: Redis, 
     assert sorted(ids) == sorted(filled)
 
 
-def test_the_newest_come_first_and_new_ones_move_no_page(ledger: Ledger, redis: Redis) -> None:
+def test_new_calls_move_no_newest_first_page(ledger: Ledger, redis: Redis) -> None:
     ids = [submit(ledger, new_call(AGENTS[n % 2], "bash__exec", {}, {})) for n in range(6)]
     for n, call_id in enumerate(ids):
         redis.zadd(ledger.keys.calls(AGENTS[n % 2]), {call_id: 1_000 + n})
@@ -143,7 +143,7 @@ def test_calls_of_many_agents_are_in_one_order(ledger: Ledger, redis: Redis, lim
     assert ids == [call_id for _, _, call_id in made]
 
 
-def test_a_call_that_began_again_moves_no_page(ledger: Ledger, redis: Redis) -> None:
+def test_call_that_began_again_moves_no_page(ledger: Ledger, redis: Redis) -> None:
     ids = [submit(ledger, new_call("coder", "bash__exec", {}, {})) for _ in range(6)]
     key = ledger.keys.calls("coder")
     for n, call_id in enumerate(ids):
@@ -155,7 +155,7 @@ def test_a_call_that_began_again_moves_no_page(ledger: Ledger, redis: Redis) -> 
     assert [one.id for one in (*first.calls, *second.calls)] == ids[::-1]
 
 
-def test_a_search_says_how_far_it_came(ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_says_how_far_it_came(ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_search, "SEARCHED", 4)
     monkeypatch.setattr(call_search, "_AT_ONCE", 2)
     ids = [submit(ledger, new_call("coder", f"bash__t{n}", {}, {})) for n in range(10)]
@@ -176,7 +176,7 @@ def test_ages_of_failures_count_from_their_end(ledger: Ledger, redis: Redis) -> 
     assert [len(one.calls) for one in pages(ledger, 5, newer_than=60.0)] == [0]
 
 
-def test_an_index_and_a_record_that_others_have_written_are_left_out(
+def test_overwritten_index_and_record_are_left_out(
     ledger: Ledger, filled: dict[str, CallRecord], redis: Redis
 ) -> None:
     redis.set(ledger.keys.calls("damaged"), "overwritten")
@@ -187,7 +187,7 @@ def test_an_index_and_a_record_that_others_have_written_are_left_out(
         assert ids == set(filled) - {gone}
 
 
-def test_an_id_that_others_have_written_hides_no_call(ledger: Ledger, redis: Redis) -> None:
+def test_id_that_others_have_written_hides_no_call(ledger: Ledger, redis: Redis) -> None:
     call = new_call("coder", "bash__exec", {}, {})
     call_id = submit(ledger, call)
     keys = ledger.keys
@@ -206,7 +206,7 @@ def test_an_id_that_others_have_written_hides_no_call(ledger: Ledger, redis: Red
     assert [one.id for one in trace.nodes] == [call_id]
 
 
-def test_a_result_is_stored_though_the_index_of_failures_is_damaged(ledger: Ledger, redis: Redis) -> None:
+def test_result_is_stored_despite_damaged_failure_index(ledger: Ledger, redis: Redis) -> None:
     redis.set(ledger.keys.failures("coder"), "overwritten")
     call = new_call("coder", "bash__exec", {}, {})
     submit(ledger, call)
@@ -223,7 +223,7 @@ def test_another_text_is_no_cursor(ledger: Ledger, cursor: str) -> None:
         CallSearch(ledger).page(AGENTS, 5, cursor, {})
 
 
-def test_only_calls_that_ended_with_an_error_are_in_the_index_of_failures(
+def test_failure_index_has_only_failed_calls(
     ledger: Ledger, filled: dict[str, CallRecord], redis: Redis
 ) -> None:
     indexed = {one for agent in AGENTS for one in members(ledger, ledger.keys.failures(agent))}
@@ -234,7 +234,7 @@ def test_only_calls_that_ended_with_an_error_are_in_the_index_of_failures(
     assert members(ledger, ledger.keys.failures("coder")) == kept
 
 
-def test_the_search_compares_what_scripts_and_python_call_the_same(ledger: Ledger) -> None:
+def test_search_finds_call_recorded_by_plain_celery(ledger: Ledger) -> None:
     """A record as plain Celery's producers leave it has its fields in another order, and no message."""
     call = new_call("coder", "bash__exec", {"toolName": "other__tool"}, {"instanceKey": "x"})
     submit(ledger, call)

@@ -25,7 +25,7 @@ def code_of(ledger: Ledger, call_id: str) -> str | None:
     return None if result is None or result.error is None else result.error.code
 
 
-def test_a_queued_call_is_ended_by_who_cancels_it(ledger: Ledger, reaper: Reaper) -> None:
+def test_cancelling_queued_call_ends_it_at_once(ledger: Ledger, reaper: Reaper) -> None:
     call_id = submit(ledger, a_call())
     reaper.cancel(call_id, "producer")
     assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
@@ -34,7 +34,7 @@ def test_a_queued_call_is_ended_by_who_cancels_it(ledger: Ledger, reaper: Reaper
     assert claimed(ledger, a_call()).verdict is Verdict.DONE
 
 
-def test_a_cancellation_that_is_sent_twice_gets_the_same_claim(ledger: Ledger) -> None:
+def test_cancellation_that_is_sent_twice_gets_same_claim(ledger: Ledger) -> None:
     cancel = ledger.cancel(submit(ledger, a_call()), "producer")
     first, again = cancel.run(ledger.redis), cancel.run(ledger.redis)
     assert first is not None
@@ -42,7 +42,7 @@ def test_a_cancellation_that_is_sent_twice_gets_the_same_claim(ledger: Ledger) -
     assert (first.token, first.verdict) == (again.token, again.verdict)
 
 
-def test_a_queued_call_whose_canceller_dies_ends_as_cancelled(ledger: Ledger, hasty: Ledger) -> None:
+def test_queued_call_whose_canceller_dies_ends_as_cancelled(ledger: Ledger, hasty: Ledger) -> None:
     call_id = submit(ledger, a_call())
     lost = hasty.cancel(call_id, "producer").run(hasty.redis)
     assert lost is not None
@@ -51,7 +51,7 @@ def test_a_queued_call_whose_canceller_dies_ends_as_cancelled(ledger: Ledger, ha
     assert ledger.finish(lost, lost.run.ok(1, None)).run(ledger.redis) is Stored.LOST
 
 
-def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, reaper: Reaper) -> None:
+def test_cancelled_running_call_takes_no_other_result(ledger: Ledger, reaper: Reaper) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = claimed(ledger, call)
@@ -69,9 +69,7 @@ def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, reap
     assert (stored.status, stored.output, stored.meta) == ("error", None, result.meta)
 
 
-def test_whatever_else_a_cancelled_call_should_end_with_it_ends_as_cancelled(
-    ledger: Ledger, reaper: Reaper
-) -> None:
+def test_cancelled_call_ends_cancelled_despite_other_error(ledger: Ledger, reaper: Reaper) -> None:
     call_id = submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.cancel(call_id, "producer").run(ledger.redis)
@@ -79,14 +77,14 @@ def test_whatever_else_a_cancelled_call_should_end_with_it_ends_as_cancelled(
     assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
 
 
-def test_a_call_that_ended_as_cancelled_may_be_cancelled_again(ledger: Ledger, reaper: Reaper) -> None:
+def test_call_ended_cancelled_may_be_cancelled_again(ledger: Ledger, reaper: Reaper) -> None:
     call_id = submit(ledger, a_call())
     reaper.cancel(call_id, "producer")
     reaper.cancel(call_id, "producer")
     assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
 
 
-def test_a_final_call_cannot_be_cancelled(ledger: Ledger) -> None:
+def test_final_call_cannot_be_cancelled(ledger: Ledger) -> None:
     call_id = submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     result = claim.run.ok(1, None)
@@ -97,7 +95,7 @@ def test_a_final_call_cannot_be_cancelled(ledger: Ledger) -> None:
     assert not record_of(ledger, a_call()).is_cancelled
 
 
-def test_a_run_whose_call_is_cancelled_before_its_handler_is_not_marked_as_started(ledger: Ledger) -> None:
+def test_run_cancelled_before_handler_is_unstarted(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = claimed(ledger, call)
@@ -108,7 +106,7 @@ def test_a_run_whose_call_is_cancelled_before_its_handler_is_not_marked_as_start
     assert not record.has_started
 
 
-def test_an_unknown_call_cannot_be_cancelled_and_leaves_nothing(ledger: Ledger, redis: Redis) -> None:
+def test_unknown_call_cannot_be_cancelled_and_leaves_nothing(ledger: Ledger, redis: Redis) -> None:
     before = redis.keys()
     with pytest.raises(CallNotFoundError):
         ledger.cancel("nobody", "producer").run(ledger.redis)
@@ -116,7 +114,7 @@ def test_an_unknown_call_cannot_be_cancelled_and_leaves_nothing(ledger: Ledger, 
 
 
 @pytest.mark.parametrize("starts", [False, True])
-def test_a_cancelled_call_of_a_dead_worker_is_not_run_again(
+def test_cancelled_call_of_dead_worker_never_reruns(
     ledger: Ledger, hasty: Ledger, redis: Redis, starts: bool
 ) -> None:
     call = a_call()
@@ -131,7 +129,7 @@ def test_a_cancelled_call_of_a_dead_worker_is_not_run_again(
     assert redis.llen("agent.coder") == 0
 
 
-def test_a_call_that_is_cancelled_while_it_is_handed_on_is_not_queued(
+def test_call_cancelled_while_handed_on_is_not_queued(
     ledger: Ledger, hasty: Ledger, redis: Redis, reaper: Reaper
 ) -> None:
     call = a_call()
@@ -147,7 +145,7 @@ def test_a_call_that_is_cancelled_while_it_is_handed_on_is_not_queued(
 
 
 @pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
-def test_a_call_that_cannot_be_read_is_not_found(ledger: Ledger, redis: Redis, call_json: bytes) -> None:
+def test_call_that_cannot_be_read_is_not_found(ledger: Ledger, redis: Redis, call_json: bytes) -> None:
     call_id = submit(ledger, a_call())
     redis.hset(ledger.keys.call(call_id), "call", call_json)
     with pytest.raises(CallNotFoundError):

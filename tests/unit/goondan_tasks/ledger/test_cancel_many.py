@@ -46,9 +46,7 @@ def length(redis: Redis, agent: str = "coder") -> int:
     return int(redis.llen(queue_of(a_call().model_copy(update={"agent_name": agent}))))
 
 
-def test_all_queued_calls_are_cancelled_and_leave_no_message(
-    client: Client, ledger: Ledger, redis: Redis
-) -> None:
+def test_cancelling_all_queued_calls_leaves_no_message(client: Client, ledger: Ledger, redis: Redis) -> None:
     ids = queue(ledger, *calls(BATCH + 101))
     steps: list[int] = []
 
@@ -62,9 +60,7 @@ def test_all_queued_calls_are_cancelled_and_leave_no_message(
     assert client.call_counts().settled == {("coder", "E_TOOL_CANCELLED"): len(ids)}
 
 
-def test_messages_of_calls_that_were_not_selected_keep_their_order(
-    client: Client, ledger: Ledger, redis: Redis
-) -> None:
+def test_messages_of_unselected_calls_keep_their_order(client: Client, ledger: Ledger, redis: Redis) -> None:
     ids = [
         queue(ledger, *calls(1, instance_key=f"{'odd' if number % 2 else 'even'}", turn_id=f"t{number}"))[0]
         for number in range(20)
@@ -77,7 +73,7 @@ def test_messages_of_calls_that_were_not_selected_keep_their_order(
     assert [serializer.decode(message)["headers"]["id"] for message in reversed(left)] == ids[::2]
 
 
-def test_calls_are_selected_by_agent_tool_status_and_age(client: Client, ledger: Ledger) -> None:
+def test_selection_uses_agent_tool_status_and_age(client: Client, ledger: Ledger) -> None:
     [bash] = queue(ledger, a_call())
     [other] = queue(ledger, a_call(tool_call_id="call_2").model_copy(update={"tool_name": "image__draw"}))
     [foreign] = queue(ledger, a_call(tool_call_id="call_3").model_copy(update={"agent_name": "planner"}))
@@ -96,7 +92,7 @@ def test_calls_are_selected_by_agent_tool_status_and_age(client: Client, ledger:
     assert selected(newer_than=3600) == selected() == {bash, other, foreign, identity_of(running)}
 
 
-def test_running_calls_are_marked_and_ended_ones_left_out(client: Client, ledger: Ledger) -> None:
+def test_running_calls_are_marked_ended_calls_skipped(client: Client, ledger: Ledger) -> None:
     running, ended = a_call(), a_call(tool_call_id="call_2")
     queue(ledger, running, ended)
     claimed(ledger, running)
@@ -120,7 +116,7 @@ def test_cancelled_events_leave_their_mailboxes(client: Client, ledger: Ledger, 
     assert redis.llen(queue_of(events[0])) == 0
 
 
-def test_a_damaged_record_stops_no_other_cancel(client: Client, ledger: Ledger, redis: Redis) -> None:
+def test_damaged_record_stops_no_other_cancel(client: Client, ledger: Ledger, redis: Redis) -> None:
     damaged, healthy = queue(ledger, *calls(2))
     redis.delete(ledger.keys.call(damaged))
     redis.set(ledger.keys.call(damaged), "another program's")
@@ -129,7 +125,7 @@ def test_a_damaged_record_stops_no_other_cancel(client: Client, ledger: Ledger, 
     assert client.cancel_many([damaged, healthy]) == [healthy]
 
 
-def test_an_unknown_agent_and_an_unknown_filter_are_refused(client: Client) -> None:
+def test_unknown_agent_and_unknown_filter_are_refused(client: Client) -> None:
     with pytest.raises(AgentNotFoundError):
         client.cancel_all("nobody")
     with pytest.raises(TypeError, match="colour"):

@@ -16,7 +16,7 @@ print(new_token())
 """
 
 
-def test_no_two_processes_make_the_same_token() -> None:
+def test_no_two_processes_make_same_token() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FORK], capture_output=True, text=True, check=True, timeout=60
     )

@@ -44,7 +44,7 @@ def claims(ledger: Ledger, *, ref: str | None = None, agent: str = "coder") -> C
 
 
 @pytest.mark.parametrize("tool", [DELEGATE_TOOL, DELEGATE_RESULT_TOOL, EVENT_TOOL])
-def test_the_first_of_a_mailbox_is_claimed_with_its_message(redis: Redis, ledger: Ledger, tool: str) -> None:
+def test_first_of_mailbox_is_claimed_with_its_message(redis: Redis, ledger: Ledger, tool: str) -> None:
     event = an_event(1, tool=tool, awaited=False)
     put(ledger, event)
     job = reserved(redis, claims(ledger), event)
@@ -56,7 +56,7 @@ def test_the_first_of_a_mailbox_is_claimed_with_its_message(redis: Redis, ledger
     assert finished is Stored.YES
 
 
-def test_the_next_one_of_a_mailbox_is_left_until_the_first_has_ended(redis: Redis, ledger: Ledger) -> None:
+def test_next_event_is_left_until_first_ends(redis: Redis, ledger: Ledger) -> None:
     first, second, elsewhere = an_event(1), an_event(2), an_event(3, "other")
     put(ledger, first, second, elsewhere)
     claim_on_reserve = claims(ledger)
@@ -69,7 +69,7 @@ def test_the_next_one_of_a_mailbox_is_left_until_the_first_has_ended(redis: Redi
     assert reserved(redis, claim_on_reserve, second) is not None
 
 
-def test_one_that_is_claimed_and_released_is_claimed_again(redis: Redis, ledger: Ledger) -> None:
+def test_claimed_and_released_event_is_claimed_again(redis: Redis, ledger: Ledger) -> None:
     event = an_event(1)
     put(ledger, event)
     job = reserved(redis, claims(ledger), event)
@@ -84,7 +84,7 @@ def test_one_that_is_claimed_and_released_is_claimed_again(redis: Redis, ledger:
     assert (again.verdict, again.attempt) == (Verdict.RUN, 1)
 
 
-def test_what_a_worker_may_not_run_as_it_is_is_left(redis: Redis, ledger: Ledger) -> None:
+def test_event_of_uncertain_revision_or_handler_is_left(redis: Redis, ledger: Ledger) -> None:
     event = an_event(1)
     put(ledger, event)
     assert reserved(redis, claims(ledger, ref="git:2"), event) is None  # a Turn may keep to another revision
@@ -104,7 +104,7 @@ def test_what_a_worker_may_not_run_as_it_is_is_left(redis: Redis, ledger: Ledger
         None,
     ],
 )
-def test_one_whose_record_says_something_else_is_left(
+def test_event_whose_record_differs_is_not_claimed(
     redis: Redis, ledger: Ledger, changed: dict[str, object] | None
 ) -> None:
     event = an_event(1)
@@ -115,27 +115,25 @@ def test_one_whose_record_says_something_else_is_left(
 
 
 @pytest.mark.parametrize("field", ["retried", "approved"])
-def test_one_to_which_happened_what_happens_to_no_event_is_left(
-    redis: Redis, ledger: Ledger, field: str
-) -> None:
+def test_event_marked_retried_or_approved_is_left(redis: Redis, ledger: Ledger, field: str) -> None:
     event = an_event(1)
     put(ledger, event)
     redis.hset(ledger.keys.call(identity_of(event)), field, "text")
     assert reserved(redis, claims(ledger), event) is None
 
 
-def test_one_whose_mailbox_is_damaged_is_left(redis: Redis, ledger: Ledger) -> None:
+def test_event_with_damaged_mailbox_is_not_claimed(redis: Redis, ledger: Ledger) -> None:
     event = an_event(1)
     put(ledger, event)
     redis.set(f"{ledger.keys.prefix}mailbox:{mailbox_of(event)}", "text")
     assert reserved(redis, claims(ledger), event) is None
 
 
-def test_one_without_a_record_is_left(redis: Redis, ledger: Ledger) -> None:
+def test_event_without_record_is_not_claimed(redis: Redis, ledger: Ledger) -> None:
     assert reserved(redis, claims(ledger), an_event(1)) is None
 
 
-def test_an_answer_that_its_asker_has_needs_no_handling(redis: Redis, ledger: Ledger) -> None:
+def test_answer_that_its_asker_has_needs_no_handling(redis: Redis, ledger: Ledger) -> None:
     event = an_event(1, tool=DELEGATE_RESULT_TOOL)
     told = reserved(redis, claims(ledger), event)
     assert told is not None
@@ -152,9 +150,7 @@ def test_an_answer_that_its_asker_has_needs_no_handling(redis: Redis, ledger: Le
     assert reserved(redis, claims(ledger), an_event(3)) is None
 
 
-def test_a_message_that_only_begins_as_ours_do_is_left_to_be_read_with_care(
-    redis: Redis, ledger: Ledger
-) -> None:
+def test_message_only_beginning_like_ours_is_left(redis: Redis, ledger: Ledger) -> None:
     answer = an_event(1, tool=DELEGATE_RESULT_TOOL)
     whole = message_of(answer)
     body = whole.index(b'"body":"') + len(b'"body":"')

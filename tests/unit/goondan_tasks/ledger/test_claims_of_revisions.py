@@ -44,9 +44,7 @@ def claimed_on_reserve(
     return None if job is None else job.claim
 
 
-def test_a_call_of_an_agent_whose_limits_the_worker_does_not_know_is_not_claimed_early(
-    redis: Redis, ledger: Ledger
-) -> None:
+def test_unknown_limits_prevent_early_claim(redis: Redis, ledger: Ledger) -> None:
     assert claimed_on_reserve(redis, ledger, a_call(), None, is_served=False) is None
 
 
@@ -63,34 +61,32 @@ def test_a_call_of_an_agent_whose_limits_the_worker_does_not_know_is_not_claimed
     ],
 )
 @pytest.mark.parametrize("is_of_client", [True, False])
-def test_a_call_whose_revision_may_be_another_is_not_claimed_early(
+def test_uncertain_revision_prevents_early_claim(
     redis: Redis, ledger: Ledger, call: ToolCall, is_of_client: bool
 ) -> None:
     assert claimed_on_reserve(redis, ledger, call, NEW, is_of_client=is_of_client) is None
 
 
-def test_a_call_of_a_step_that_names_the_revision_is_claimed_early(redis: Redis, ledger: Ledger) -> None:
+def test_step_call_naming_revision_is_claimed_early(redis: Redis, ledger: Ledger) -> None:
     call = a_call({"bundleRef": NEW}, ref=NEW, step_id="s1")
     claim = claimed_on_reserve(redis, ledger, call, NEW, is_of_client=True)
     assert claim is not None
     assert (claim.verdict, claim.run.call.bundle_ref) == (Verdict.RUN, NEW)
 
 
-def test_a_call_that_is_claimed_early_is_run_with_the_revision_of_its_terms(
-    redis: Redis, ledger: Ledger
-) -> None:
+def test_early_claimed_call_runs_with_terms_revision(redis: Redis, ledger: Ledger) -> None:
     claim = claimed_on_reserve(redis, ledger, a_call(), NEW)
     assert claim is not None
     assert (claim.verdict, claim.run.call.bundle_ref) == (Verdict.RUN, NEW)
 
 
-def test_where_revisions_are_not_followed_an_early_claim_fixes_none(redis: Redis, ledger: Ledger) -> None:
+def test_early_claim_fixes_no_revision_unless_followed(redis: Redis, ledger: Ledger) -> None:
     claim = claimed_on_reserve(redis, ledger, a_call(), None)
     assert claim is not None
     assert (claim.verdict, claim.run.call.bundle_ref) == (Verdict.RUN, None)
 
 
-def test_a_call_on_record_that_is_run_again_has_the_revision_of_the_new_claim(ledger: Ledger) -> None:
+def test_rerun_call_has_revision_of_new_claim(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     for ref in (OLD, NEW):

@@ -55,7 +55,7 @@ def pairs(claims: Sequence[Claim]) -> list[tuple[str, str]]:
     return [claim.id_and_token for claim in claims]
 
 
-def test_marks_of_others_count_beside_a_damaged_record(
+def test_marks_of_others_count_beside_damaged_record(
     ledger: Ledger, redis: Redis, three: list[ToolCall]
 ) -> None:
     claims = claims_around_a_damaged_one(ledger, redis, three)
@@ -64,7 +64,7 @@ def test_marks_of_others_count_beside_a_damaged_record(
     assert record_of(ledger, three[2]).has_started
 
 
-def test_leases_of_others_are_renewed_beside_a_damaged_record(
+def test_leases_of_others_are_renewed_beside_damaged_record(
     ledger: Ledger, redis: Redis, three: list[ToolCall]
 ) -> None:
     claims = claims_around_a_damaged_one(ledger, redis, three)
@@ -74,7 +74,7 @@ def test_leases_of_others_are_renewed_beside_a_damaged_record(
     assert [redis.zscore(ledger.keys.due, claim.run.id) == 1 for claim in claims] == [False, True, False]
 
 
-def test_cancels_of_others_are_seen_beside_a_damaged_record(
+def test_cancels_of_others_are_seen_beside_damaged_record(
     ledger: Ledger, redis: Redis, three: list[ToolCall]
 ) -> None:
     ids = [claim.run.id for claim in claims_around_a_damaged_one(ledger, redis, three)]
@@ -82,7 +82,7 @@ def test_cancels_of_others_are_seen_beside_a_damaged_record(
     assert ledger.cancelled_ids(ids).run(redis) == {ids[2]}
 
 
-def test_results_of_others_are_stored_beside_a_damaged_record(
+def test_results_of_others_are_stored_beside_damaged_record(
     ledger: Ledger, redis: Redis, three: list[ToolCall]
 ) -> None:
     claims = claims_around_a_damaged_one(ledger, redis, three)
@@ -93,9 +93,7 @@ def test_results_of_others_are_stored_beside_a_damaged_record(
 
 
 @pytest.mark.parametrize("family", ["running", "calls", "dead_letters"])
-def test_call_is_claimed_and_ends_though_a_list_of_its_agent_is_damaged(
-    ledger: Ledger, redis: Redis, family: str
-) -> None:
+def test_damaged_agent_list_stops_neither_claim_nor_end(ledger: Ledger, redis: Redis, family: str) -> None:
     overwrite(redis, getattr(ledger.keys, family)("coder"))
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
@@ -104,7 +102,7 @@ def test_call_is_claimed_and_ends_though_a_list_of_its_agent_is_damaged(
     assert record_of(ledger, a_call()).status == "done"
 
 
-def test_other_calls_of_a_batch_are_accepted_beside_a_damaged_record(ledger: Ledger, redis: Redis) -> None:
+def test_batch_accepts_calls_beside_damaged_record(ledger: Ledger, redis: Redis) -> None:
     calls = [a_call(tool_call_id=f"call_{number}", correlation_id="c") for number in range(3)]
     overwrite(redis, ledger.keys.call(identity_of(calls[1])), ledger.keys.trace("c"))
     admissions = ledger.submit_all([submission(call) for call in calls], "p1")
@@ -112,7 +110,7 @@ def test_other_calls_of_a_batch_are_accepted_beside_a_damaged_record(ledger: Led
     assert redis.llen(call_queue("coder")) == redis.zcard(ledger.keys.due) == 2
 
 
-def test_event_for_a_damaged_mailbox_is_not_accepted_and_others_are(redis: Redis) -> None:
+def test_only_event_for_damaged_mailbox_is_refused(redis: Redis) -> None:
     post = Post(redis)
     overwrite(redis, post.ledger.keys.mailbox("coder@broken"))
     events = [an_event(number, instance) for number, instance in enumerate(("i", "broken", "j"))]
@@ -121,7 +119,7 @@ def test_event_for_a_damaged_mailbox_is_not_accepted_and_others_are(redis: Redis
     assert post.ledger.record(identity_of(events[1])) is None
 
 
-def test_message_of_a_damaged_record_is_left_to_the_claim_of_its_own(ledger: Ledger, redis: Redis) -> None:
+def test_message_with_damaged_record_awaits_own_claim(ledger: Ledger, redis: Redis) -> None:
     terms = ledger.claim_on_reserve("w1", 3, {"agent.coder": {}})
     submit(ledger, a_call())
     overwrite(redis, ledger.keys.call(identity_of(a_call())))
@@ -130,7 +128,7 @@ def test_message_of_a_damaged_record_is_left_to_the_claim_of_its_own(ledger: Led
         claimed(ledger, a_call())
 
 
-def test_sweep_takes_the_others_and_names_the_damaged_call_as_lost(
+def test_sweep_takes_others_and_logs_damaged_call_lost(
     hasty: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis.hset(hasty.keys.agents, "coder", "{}")
@@ -149,7 +147,7 @@ def test_sweep_takes_the_others_and_names_the_damaged_call_as_lost(
 
 
 @pytest.mark.parametrize("is_damaged_key", [True, False], ids=["a key of due", "a worker's name"])
-def test_sweep_takes_the_others_beside_a_name_that_is_no_text(
+def test_sweep_takes_other_calls_despite_undecodable_name(
     ledger: Ledger, redis: Redis, three: list[ToolCall], is_damaged_key: bool
 ) -> None:
     for call in three:
@@ -167,7 +165,7 @@ def test_sweep_takes_the_others_beside_a_name_that_is_no_text(
     assert len(ledger.sweep("sweeper").run(redis)) == 3
 
 
-def test_submission_of_others_counts_beside_a_status_that_is_no_text(
+def test_other_submissions_count_despite_undecodable_status(
     ledger: Ledger, redis: Redis, three: list[ToolCall]
 ) -> None:
     redis.hset(ledger.keys.call(identity_of(three[1])), "status", b"\xff")
@@ -178,7 +176,7 @@ def test_submission_of_others_counts_beside_a_status_that_is_no_text(
     assert [admission.is_new for admission in admissions] == [False, False, False, True]
 
 
-def test_event_behind_a_damaged_one_comes_when_a_sweep_finds_that(redis: Redis) -> None:
+def test_event_comes_when_sweep_finds_damaged_predecessor(redis: Redis) -> None:
     post = Post(redis, lease_seconds=0.02)
     redis.hset(post.ledger.keys.agents, "coder", "{}")
     first, second = an_event(0), an_event(1)
@@ -192,7 +190,7 @@ def test_event_behind_a_damaged_one_comes_when_a_sweep_finds_that(redis: Redis) 
     assert post.take_messages() == ["e1"]
 
 
-def test_event_behind_a_damaged_one_comes_when_that_one_ends(redis: Redis) -> None:
+def test_event_comes_when_damaged_predecessor_ends(redis: Redis) -> None:
     post = Post(redis)
     first, second = an_event(0), an_event(1)
     post.put(first, second)
@@ -205,7 +203,7 @@ def test_event_behind_a_damaged_one_comes_when_that_one_ends(redis: Redis) -> No
     assert post.claim_event(second).verdict is Verdict.RUN
 
 
-def test_producer_fetches_the_next_event_past_a_damaged_one_and_a_damaged_mailbox(redis: Redis) -> None:
+def test_producer_fetches_past_damaged_event_and_mailbox(redis: Redis) -> None:
     post = Post(redis)
     events = [an_event(0, "a"), an_event(1, "b"), an_event(2, "b")]
     post.put(*events)
@@ -218,7 +216,7 @@ def test_producer_fetches_the_next_event_past_a_damaged_one_and_a_damaged_mailbo
     assert post.messages() == []
 
 
-def test_parked_events_of_other_mailboxes_are_released_beside_damaged_ones(redis: Redis) -> None:
+def test_parked_events_are_released_despite_damaged_mailboxes(redis: Redis) -> None:
     post = Post(redis)
     events = [an_event(0, "a"), an_event(1, "b"), an_event(2, "c")]
     post.put(*events)
@@ -239,7 +237,7 @@ def test_parked_events_of_other_mailboxes_are_released_beside_damaged_ones(redis
     ],
     ids=["cancel", "complete", "approve"],
 )
-def test_operation_on_a_damaged_record_finds_no_call(
+def test_operation_on_damaged_record_finds_no_call(
     ledger: Ledger, redis: Redis, operation: Callable[[Ledger, Claim], ScriptCall[Any]]
 ) -> None:
     submit(ledger, a_call())
@@ -260,7 +258,7 @@ def test_operation_on_a_damaged_record_finds_no_call(
     ],
     ids=["progress", "emit", "retry", "release", "replayed"],
 )
-def test_operation_of_a_holder_on_a_damaged_record_changes_nothing(
+def test_operation_of_holder_on_damaged_record_changes_nothing(
     ledger: Ledger, redis: Redis, operation: Callable[[Ledger, Claim], ScriptCall[Any]]
 ) -> None:
     submit(ledger, a_call())
@@ -271,7 +269,7 @@ def test_operation_of_a_holder_on_a_damaged_record_changes_nothing(
     assert redis.get(key) == b"overwritten"
 
 
-def test_readers_leave_a_damaged_record_out_and_log_its_key(
+def test_readers_omit_damaged_record_logging_its_key(
     ledger: Ledger, redis: Redis, three: list[ToolCall], caplog: pytest.LogCaptureFixture
 ) -> None:
     claims = claims_around_a_damaged_one(ledger, redis, three)
@@ -288,7 +286,7 @@ def test_readers_leave_a_damaged_record_out_and_log_its_key(
 
 
 @pytest.mark.parametrize(("field", "text"), [("status", "asleep"), ("status", ""), ("outcome", "maybe")])
-def test_record_with_a_state_that_no_call_has_is_unreadable(
+def test_record_with_unknown_state_is_unreadable(
     ledger: Ledger, redis: Redis, three: list[ToolCall], field: str, text: str
 ) -> None:
     redis.hset(ledger.keys.call(identity_of(three[1])), field, text)
@@ -296,7 +294,7 @@ def test_record_with_a_state_that_no_call_has_is_unreadable(
     assert [one is None for one in records] == [False, True, False]
 
 
-def test_queues_of_other_agents_are_shown_beside_damaged_lists(ledger: Ledger, redis: Redis) -> None:
+def test_damaged_lists_hide_no_other_agents_queue(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     keys = ledger.keys
     overwrite(redis, keys.running("planner"), keys.dead_letters("planner"), keys.mailboxes("planner"))
@@ -305,7 +303,7 @@ def test_queues_of_other_agents_are_shown_beside_damaged_lists(ledger: Ledger, r
     assert [backlogs[name].queue.backlog for name in ("planner", "coder")] == [0, 1]
 
 
-def test_unfetched_mail_is_counted_past_a_damaged_event(redis: Redis) -> None:
+def test_unfetched_mail_is_counted_past_damaged_event(redis: Redis) -> None:
     post = Post(redis)
     events = [an_event(0, "a"), an_event(1, "b")]
     post.put(*events)
@@ -314,7 +312,7 @@ def test_unfetched_mail_is_counted_past_a_damaged_event(redis: Redis) -> None:
     assert mail.mailboxes == 1
 
 
-def test_wrong_type_is_an_error_of_one_row_and_a_refusal_is_of_all(
+def test_wrong_type_fails_one_row_refusal_fails_all(
     ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = ResponseError("OOM command not allowed when used memory > 'maxmemory'.")

@@ -56,7 +56,7 @@ def a_record(ledger: Ledger, call_id: str) -> CallRecord:
     return record
 
 
-def test_only_the_dead_come_into_the_index(ledger: Ledger, letters: DeadLetters, redis: Redis) -> None:
+def test_only_dead_come_into_index(ledger: Ledger, letters: DeadLetters, redis: Redis) -> None:
     dead = end(ledger, "dead")
     assert a_record(ledger, dead).is_idempotent is False  # whoever replays it is told
     for verdict in (Verdict.RUN, Verdict.UNKNOWN, Verdict.EXPIRED):
@@ -67,7 +67,7 @@ def test_only_the_dead_come_into_the_index(ledger: Ledger, letters: DeadLetters,
     assert 0 < redis.ttl(ledger.keys.dead_letters("coder")) <= 600
 
 
-def test_letters_are_found_by_agent_and_glob_the_latest_first(ledger: Ledger, letters: DeadLetters) -> None:
+def test_letters_match_agent_and_glob_latest_first(ledger: Ledger, letters: DeadLetters) -> None:
     one, two, other = end(ledger, "one"), end(ledger, "two"), end(ledger, "one", agent="planner")
     assert set(found(letters)) == {one, two}
     assert set(found(letters, "coder", "planner")) == {one, two, other}
@@ -76,15 +76,13 @@ def test_letters_are_found_by_agent_and_glob_the_latest_first(ledger: Ledger, le
     assert found(letters, "nobody") == []
 
 
-def test_entries_whose_records_have_run_out_go_with_the_next_one(
-    ledger: Ledger, letters: DeadLetters, redis: Redis
-) -> None:
+def test_next_dead_letter_drops_expired_entries(ledger: Ledger, letters: DeadLetters, redis: Redis) -> None:
     redis.zadd(ledger.keys.dead_letters("coder"), {"long-gone": 1_000})
     dead = end(ledger, "dead")
     assert redis.zrange(ledger.keys.dead_letters("coder"), 0, -1) == [dead.encode()]
 
 
-def test_the_index_is_bounded(ledger: Ledger, letters: DeadLetters, redis: Redis) -> None:
+def test_index_is_bounded(ledger: Ledger, letters: DeadLetters, redis: Redis) -> None:
     first = end(ledger, "first")
     score = redis.zscore(ledger.keys.dead_letters("coder"), first)
     assert score is not None
@@ -95,9 +93,7 @@ def test_the_index_is_bounded(ledger: Ledger, letters: DeadLetters, redis: Redis
     assert set(kept[-2:]) == {first.encode(), last.encode()}
 
 
-def test_a_replay_is_noted_while_the_record_is_there(
-    ledger: Ledger, letters: DeadLetters, redis: Redis
-) -> None:
+def test_replay_is_noted_only_while_record_exists(ledger: Ledger, letters: DeadLetters, redis: Redis) -> None:
     record = a_record(ledger, end(ledger, "dead"))
     letters.note_replayed([record], ["new"])
     noted = a_record(ledger, record.id)
@@ -107,7 +103,7 @@ def test_a_replay_is_noted_while_the_record_is_there(
     assert not redis.exists(ledger.keys.call(record.id))
 
 
-def test_a_slower_operator_does_not_take_back_a_later_replay(ledger: Ledger, letters: DeadLetters) -> None:
+def test_slower_operator_does_not_take_back_later_replay(ledger: Ledger, letters: DeadLetters) -> None:
     as_read_by_both = a_record(ledger, end(ledger, "dead"))
     letters.note_replayed([as_read_by_both], ["first"])
     letters.note_replayed([a_record(ledger, as_read_by_both.id)], ["second"])

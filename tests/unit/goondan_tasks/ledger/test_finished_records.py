@@ -41,7 +41,7 @@ def finish_plainly(ledger: Ledger, claim: Claim, output: Any = 1, *, is_marked: 
 
 @pytest.mark.parametrize("is_marked", [True, False])
 @pytest.mark.parametrize("args", [{}, {"command": "ls\n"}, TRICKY, {"a": [{"b": None}], "ü": "\u2028"}])
-def test_of_a_plain_call_the_arguments_and_the_result_are_kept(
+def test_of_plain_call_arguments_and_result_are_kept(
     ledger: Ledger, redis: Redis, args: Any, is_marked: bool
 ) -> None:
     call = submitted(ledger, args)
@@ -64,7 +64,7 @@ def test_of_a_plain_call_the_arguments_and_the_result_are_kept(
     [{"args": b""}, {"args": b"digest 1"}, {"args": b"digest 1 {"}, {"result": b"{}"}, {"result": b""}],
     ids=str,
 )
-def test_a_plain_record_that_is_damaged_is_not_a_record(
+def test_plain_record_that_is_damaged_is_not_record(
     ledger: Ledger, redis: Redis, damage: dict[str, bytes]
 ) -> None:
     call = submitted(ledger, {})
@@ -73,7 +73,7 @@ def test_a_plain_record_that_is_damaged_is_not_a_record(
     assert ledger.record(identity_of(call)) is None
 
 
-def test_a_plain_call_that_has_ended_is_known_when_it_is_submitted_again(ledger: Ledger) -> None:
+def test_ended_plain_call_is_known_when_resubmitted(ledger: Ledger) -> None:
     call = submitted(ledger, {"command": "ls"})
     finish_plainly(ledger, claimed(ledger, call))
     again = Submission(identity_of(call), call, b"{}", digest_of(call), b"message")
@@ -85,7 +85,7 @@ def test_a_plain_call_that_has_ended_is_known_when_it_is_submitted_again(ledger:
     assert not ledger.claim(ClaimRequest(identity_of(call), call, "w2", ONCE)).run(ledger.redis).is_ours
 
 
-def test_what_has_happened_to_a_call_stays_in_its_record(ledger: Ledger) -> None:
+def test_finished_call_keeps_its_history_in_record(ledger: Ledger) -> None:
     call = submitted(ledger, {"command": "ls"})
     ledger.release(claimed(ledger, call), died=True).run(ledger.redis)
     finish_plainly(ledger, claimed(ledger, call))
@@ -93,7 +93,7 @@ def test_what_has_happened_to_a_call_stays_in_its_record(ledger: Ledger) -> None
     assert (record.call, record.attempt, record.outcome) == (call, 2, "ok")
 
 
-def test_celery_reads_the_results_of_its_own_calls_only(ledger: Ledger, redis: Redis) -> None:
+def test_celery_reads_results_of_its_own_calls_only(ledger: Ledger, redis: Redis) -> None:
     ours, theirs = a_call(), a_call(turn_id="theirs")
     submit(ledger, ours)
     for call in (ours, theirs):
@@ -106,9 +106,7 @@ def test_celery_reads_the_results_of_its_own_calls_only(ledger: Ledger, redis: R
     assert (record["status"], record["result"]["output"]) == ("SUCCESS", "done")
 
 
-def test_the_beginning_of_an_id_finds_a_call_behind_thousands_of_newer_ones(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_id_prefix_finds_call_behind_many_newer_calls(ledger: Ledger, redis: Redis) -> None:
     call_id = submit(ledger, a_call())
     agent = a_call().agent_name
     redis.zadd(ledger.keys.calls(agent), {f"newer-{number}": 1e15 + number for number in range(3000)})

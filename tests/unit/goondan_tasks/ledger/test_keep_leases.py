@@ -45,7 +45,7 @@ def left_seconds(ledger: Ledger, call_id: str) -> float:
     return float(ledger.redis.zscore(ledger.keys.due, call_id)) / 1000 - time.time()  # type: ignore[arg-type]
 
 
-def test_a_held_process_keeps_its_runs_and_nobody_elses(hasty: Ledger, redis: Redis) -> None:
+def test_held_process_keeps_its_runs_and_nobody_elses(hasty: Ledger, redis: Redis) -> None:
     ours, theirs = started(hasty, a_call(tool_call_id="a")), started(hasty, a_call(tool_call_id="b"), "other")
     wait_until(lambda: left_seconds(hasty, theirs) < 0.5)
 
@@ -54,7 +54,7 @@ def test_a_held_process_keeps_its_runs_and_nobody_elses(hasty: Ledger, redis: Re
     assert left_seconds(hasty, ours) > 0.5 > left_seconds(hasty, theirs)
 
 
-def test_a_held_process_keeps_no_claim_whose_run_has_not_started(hasty: Ledger, redis: Redis) -> None:
+def test_held_process_keeps_no_unstarted_claim(hasty: Ledger, redis: Redis) -> None:
     call = a_call()
     hasty.submit_all([submission(call)], "p1")
     hasty.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms(), "held-0")).run(redis)
@@ -68,7 +68,7 @@ def test_a_held_process_keeps_no_claim_whose_run_has_not_started(hasty: Ledger, 
 @pytest.mark.parametrize(
     ("of_export", "of_call"), [(HELD, None), (None, HELD), (HELD, 50.0), (50.0, HELD)], ids=str
 )
-def test_a_run_past_its_limit_ends_in_a_timeout_although_its_process_is_held(
+def test_held_process_run_past_limit_times_out(
     hasty: Ledger, redis: Redis, of_export: float | None, of_call: float | None
 ) -> None:
     call, terms = a_call(timeout_seconds=of_call), ClaimTerms(idempotent=True, limit_seconds=of_export)
@@ -85,14 +85,14 @@ def test_a_run_past_its_limit_ends_in_a_timeout_although_its_process_is_held(
     assert result.error.code == "E_TOOL_TIMEOUT"
 
 
-def test_a_run_without_a_limit_of_its_own_has_the_one_of_the_settings(hasty: Ledger, redis: Redis) -> None:
+def test_run_without_own_limit_uses_settings_limit(hasty: Ledger, redis: Redis) -> None:
     started(hasty, a_call())
 
     assert hasty.keep_leases("held", 59).run(redis) == 1
     assert hasty.keep_leases("held", 60).run(redis) == 0
 
 
-def test_an_event_past_its_limit_ends_as_a_handoff_that_timed_out(hasty: Ledger, redis: Redis) -> None:
+def test_event_past_limit_ends_as_handoff_timeout(hasty: Ledger, redis: Redis) -> None:
     event_id = started(hasty, an_event(1), terms=ClaimTerms(limit_seconds=HELD))
 
     hasty.keep_leases("held", HELD).run(redis)
@@ -120,7 +120,7 @@ def keep(post: Post, held: float) -> int:
 
 
 @pytest.mark.parametrize("end", [run_over, cancel])
-def test_an_event_that_a_held_process_cannot_end_keeps_its_mailbox_until_it_ends(
+def test_event_stuck_in_held_process_keeps_mailbox_until_end(
     redis: Redis, end: Callable[[Post, Claim], str]
 ) -> None:
     post, events = Post(redis, lease_seconds=1), [an_event(1), an_event(2)]
@@ -143,7 +143,7 @@ def test_an_event_that_a_held_process_cannot_end_keeps_its_mailbox_until_it_ends
     assert post.claim_event(events[1]).verdict is Verdict.RUN
 
 
-def test_an_event_past_its_limit_releases_its_mailbox_when_its_held_process_dies(redis: Redis) -> None:
+def test_event_past_limit_frees_mailbox_when_held_process_dies(redis: Redis) -> None:
     post, events = Post(redis, lease_seconds=1), [an_event(1), an_event(2)]
     post.put(*events)
     first = post.claim_event(events[0], ClaimTerms(limit_seconds=HELD))
@@ -157,7 +157,7 @@ def test_an_event_past_its_limit_releases_its_mailbox_when_its_held_process_dies
     assert post.claim_event(events[1]).verdict is Verdict.RUN
 
 
-def test_a_run_past_its_limit_is_no_death_for_the_sweep_after_a_lost_one(hasty: Ledger, redis: Redis) -> None:
+def test_run_past_limit_is_no_death_after_lost_sweep(hasty: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = started(hasty, call, terms=ClaimTerms(idempotent=True, limit_seconds=HELD))
     hasty.keep_leases("held", HELD).run(redis)
@@ -170,7 +170,7 @@ def test_a_run_past_its_limit_is_no_death_for_the_sweep_after_a_lost_one(hasty: 
     assert [run.ending for run in record_of(hasty, call).former] == ["overran"]
 
 
-def test_a_cancelled_run_of_a_held_process_ends_at_once_and_is_no_death(
+def test_cancelled_run_of_held_process_ends_immediately_without_death(
     hasty: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     call_id = started(hasty, a_call())
@@ -188,7 +188,7 @@ def test_a_cancelled_run_of_a_held_process_ends_at_once_and_is_no_death(
     assert "died" not in caplog.text
 
 
-def test_a_process_that_renews_again_has_no_run_past_its_limit(hasty: Ledger, redis: Redis) -> None:
+def test_process_renewing_again_has_no_run_past_limit(hasty: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = started(hasty, call)
     hasty.keep_leases("held", 60).run(redis)
@@ -202,7 +202,7 @@ def test_a_process_that_renews_again_has_no_run_past_its_limit(hasty: Ledger, re
     assert result.error.code == "E_TOOL_OUTCOME_UNKNOWN"
 
 
-def test_a_damaged_record_does_not_keep_the_others_from_being_renewed(hasty: Ledger, redis: Redis) -> None:
+def test_damaged_record_stops_no_other_renewal(hasty: Ledger, redis: Redis) -> None:
     broken, sound = started(hasty, a_call(tool_call_id="a")), started(hasty, a_call(tool_call_id="b"))
     redis.hset(hasty.keys.call(broken), mapping={"call": "{", "limit": "soon"})
     redis.set(hasty.keys.call("not-ours"), "text")

@@ -77,7 +77,7 @@ class Forgetful:
         return Answered(lambda: {"lost", "finished"} if len(self.renewed) == 1 else {"lost"})
 
 
-def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Claim) -> None:
+def test_claim_missed_by_two_renewals_is_reported_lost_once(claim: Claim) -> None:
     ledger, told = Forgetful(), list[Claim]()
     lost, finished = (replace(claim, run=replace(claim.run, id=id), token=id) for id in ("lost", "finished"))
     with capture_logs() as logs:
@@ -94,7 +94,7 @@ def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Cla
     assert all("short" in ids for ids in ledger.renewed)
 
 
-def test_a_claim_that_renewals_in_quick_succession_miss_is_not_lost_yet(claim: Claim) -> None:
+def test_claim_missed_by_quick_renewals_is_not_lost_yet(claim: Claim) -> None:
     now, told = [0.0], list[Claim]()
     lost = replace(claim, run=replace(claim.run, id="lost"), token="lost")
     keeper = LeaseKeeper(cast(Ledger, Forgetful()), LEASE_SECONDS, told.append, lambda: now[0])
@@ -116,7 +116,7 @@ def away_twice(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> tuple[LeaseKeep
     return keeper, pauses
 
 
-def test_a_renewal_that_failed_is_tried_again_soon_and_a_slow_one_puts_off_nothing(
+def test_failed_renewal_retries_soon_and_slow_one_delays_nothing(
     away_twice: tuple[LeaseKeeper, Pauses],
 ) -> None:
     keeper, pauses = away_twice
@@ -126,7 +126,7 @@ def test_a_renewal_that_failed_is_tried_again_soon_and_a_slow_one_puts_off_nothi
     assert RETRY_SECONDS < LEASE_SECONDS / 3
 
 
-def test_while_redis_is_away_that_is_said_once_and_then_that_it_is_back(
+def test_redis_outage_and_end_are_reported_once(
     away_twice: tuple[LeaseKeeper, Pauses],
 ) -> None:
     with capture_logs() as logs:
@@ -135,7 +135,7 @@ def test_while_redis_is_away_that_is_said_once_and_then_that_it_is_back(
     assert [one["event"] for one in logs] == ["leases.not_renewed", "leases.renewed_again"]
 
 
-def test_the_late_end_of_an_old_claim_leaves_the_newer_one_of_its_call(claim: Claim) -> None:
+def test_late_end_of_old_claim_leaves_newer(claim: Claim) -> None:
     keeper = LeaseKeeper(cast(Ledger, AwayTwice(Pauses())), LEASE_SECONDS, nobody)
     newer = replace(claim, token="newer")
     keeper.hold(claim)

@@ -27,7 +27,7 @@ from tests.unit.goondan_tasks.ledger.calls import (
 from tests.waiting import wait_until
 
 
-def test_a_submitted_call_has_record_message_and_place_in_the_indexes(ledger: Ledger, redis: Redis) -> None:
+def test_submitted_call_is_recorded_queued_and_indexed(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     record = ledger.record(call_id)
@@ -37,7 +37,7 @@ def test_a_submitted_call_has_record_message_and_place_in_the_indexes(ledger: Le
     assert [found.id for found in ledger.recent(["coder"], 10)] == [call_id]
 
 
-def test_the_same_call_again_is_the_same_call(ledger: Ledger, redis: Redis) -> None:
+def test_same_call_again_is_same_call(ledger: Ledger, redis: Redis) -> None:
     first, again = (ledger.submit_all([submission(a_call())], producer) for producer in ("p1", "p2"))
     assert [(admission.is_new, admission.status) for admission in first + again] == [
         (True, "queued"),
@@ -46,7 +46,7 @@ def test_the_same_call_again_is_the_same_call(ledger: Ledger, redis: Redis) -> N
     assert redis.llen("agent.coder") == 1
 
 
-def test_the_same_identity_with_other_arguments_is_a_conflict(ledger: Ledger) -> None:
+def test_same_identity_with_other_arguments_is_conflict(ledger: Ledger) -> None:
     submit(ledger, a_call())
     other = a_call().model_copy(update={"args": {"command": "rm"}})
     beside = a_call(turn_id="turn-2")
@@ -57,14 +57,14 @@ def test_the_same_identity_with_other_arguments_is_a_conflict(ledger: Ledger) ->
     ]
 
 
-def test_one_claim_at_a_time(ledger: Ledger) -> None:
+def test_call_has_one_claim_at_a_time(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     assert ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis).verdict is Verdict.RUN
     assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run(ledger.redis).verdict is Verdict.HELD
 
 
-def test_a_call_that_plain_celery_queued_gets_its_record_at_the_claim(ledger: Ledger) -> None:
+def test_plain_celery_call_gets_record_when_claimed(ledger: Ledger) -> None:
     call = a_call()
     claim = ledger.claim(ClaimRequest("plain-id", call, "w1", ONCE)).run(ledger.redis)
     assert (claim.verdict, claim.run.attempt) == (Verdict.RUN, 1)
@@ -73,14 +73,14 @@ def test_a_call_that_plain_celery_queued_gets_its_record_at_the_claim(ledger: Le
     assert record.call == call
 
 
-def test_a_plain_call_past_its_own_deadline_is_not_run(ledger: Ledger) -> None:
+def test_plain_call_past_deadline_is_not_run(ledger: Ledger) -> None:
     late = a_call().model_copy(update={"deadline": "2020-01-01T00:00:00.000Z"})
     assert (
         ledger.claim(ClaimRequest("plain-id", late, "w1", ONCE)).run(ledger.redis).verdict is Verdict.EXPIRED
     )
 
 
-def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> None:
+def test_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
@@ -95,7 +95,7 @@ def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> 
     assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run(ledger.redis).verdict is Verdict.DONE
 
 
-def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> None:
+def test_result_without_current_token_is_not_stored(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
@@ -106,7 +106,7 @@ def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> Non
     assert ledger.renew([claim.id_and_token]).run(ledger.redis) == set()
 
 
-def test_everybody_who_submitted_is_told(ledger: Ledger, redis: Redis) -> None:
+def test_all_submitters_are_notified_of_result(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     listener = redis.pubsub()  # type: ignore[no-untyped-call]
     listener.subscribe("goondan:results:p1", "goondan:results:p2")
@@ -120,12 +120,12 @@ def test_everybody_who_submitted_is_told(ledger: Ledger, redis: Redis) -> None:
     listener.close()
 
 
-def test_a_call_that_waited_past_its_deadline_is_swept(hasty: Ledger) -> None:
+def test_call_that_waited_past_its_deadline_is_swept(hasty: Ledger) -> None:
     submit(hasty, a_call())
     assert swept(hasty).verdict is Verdict.EXPIRED
 
 
-def test_a_call_whose_sweeper_died_too_has_still_waited_too_long(ledger: Ledger, hasty: Ledger) -> None:
+def test_call_of_dead_sweeper_still_expires(ledger: Ledger, hasty: Ledger) -> None:
     submit(hasty, a_call())
     assert swept(hasty).verdict is Verdict.EXPIRED
     assert swept(ledger).verdict is Verdict.EXPIRED
@@ -135,7 +135,7 @@ def test_a_call_whose_sweeper_died_too_has_still_waited_too_long(ledger: Ledger,
     ("terms", "starts", "verdict"),
     [(ONCE, False, Verdict.REQUEUE), (ONCE, True, Verdict.UNKNOWN), (AGAIN, True, Verdict.REQUEUE)],
 )
-def test_after_a_death_only_what_may_run_again_does(
+def test_after_workers_death_only_rerunnable_call_is_requeued(
     ledger: Ledger, hasty: Ledger, terms: ClaimTerms, starts: bool, verdict: Verdict
 ) -> None:
     call = a_call()
@@ -146,7 +146,7 @@ def test_after_a_death_only_what_may_run_again_does(
     assert swept(ledger).verdict is verdict
 
 
-def test_a_call_whose_every_attempt_died_is_poisoned(ledger: Ledger, hasty: Ledger) -> None:
+def test_call_whose_every_attempt_died_is_poisoned(ledger: Ledger, hasty: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(idempotent=True, max_attempts=1))).run(
@@ -156,9 +156,7 @@ def test_a_call_whose_every_attempt_died_is_poisoned(ledger: Ledger, hasty: Ledg
     assert swept(ledger).verdict is Verdict.POISONED
 
 
-def test_the_death_of_a_worker_in_which_a_call_only_waited_weighs_a_fifth(
-    ledger: Ledger, hasty: Ledger
-) -> None:
+def test_worker_death_before_start_weighs_one_fifth(ledger: Ledger, hasty: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     for _ in range(4):
@@ -170,7 +168,7 @@ def test_the_death_of_a_worker_in_which_a_call_only_waited_weighs_a_fifth(
     assert swept(ledger).verdict is Verdict.POISONED
 
 
-def test_a_swept_call_is_queued_again_with_a_message(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
+def test_swept_call_is_queued_again_with_message(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     redis.delete("agent.coder")
@@ -181,7 +179,7 @@ def test_a_swept_call_is_queued_again_with_a_message(ledger: Ledger, hasty: Ledg
     assert ledger.claim(ClaimRequest(call_id, call, "w2", AGAIN)).run(ledger.redis).run.attempt == 2
 
 
-def test_a_claim_given_back_does_not_count_as_an_attempt(ledger: Ledger) -> None:
+def test_claim_given_back_does_not_count_as_attempt(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     assert ledger.release(
@@ -190,9 +188,7 @@ def test_a_claim_given_back_does_not_count_as_an_attempt(ledger: Ledger) -> None
     assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run(ledger.redis).run.attempt == 1
 
 
-def test_the_record_of_a_claim_given_back_lives_until_the_calls_deadline(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_record_of_released_claim_lives_until_deadline(ledger: Ledger, redis: Redis) -> None:
     call = a_call(deadline=iso_time((time.time() + 3 * 86_400) * 1000))
     call_id = submit(ledger, call)
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(redis)
@@ -204,9 +200,7 @@ def test_the_record_of_a_claim_given_back_lives_until_the_calls_deadline(
     assert redis.ttl(ledger.keys.call(call_id)) >= 3 * 86_400
 
 
-def test_after_a_time_without_sweeps_no_worker_is_taken_for_dead_at_once(
-    ledger: Ledger, hasty: Ledger, redis: Redis
-) -> None:
+def test_sweep_after_pause_presumes_no_worker_dead(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = hasty.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(hasty.redis)
@@ -217,13 +211,13 @@ def test_after_a_time_without_sweeps_no_worker_is_taken_for_dead_at_once(
     assert ledger.renew([claim.id_and_token]).run(ledger.redis) == set()
 
 
-def test_dead_workers_call_is_spared_once_however_rare_sweeps_are(hasty: Ledger) -> None:
+def test_rare_sweeps_spare_dead_workers_call_once(hasty: Ledger) -> None:
     call = a_call()
     hasty.claim(ClaimRequest(submit(hasty, call), call, "w1", AGAIN)).run(hasty.redis)
     assert swept(hasty).verdict is Verdict.REQUEUE  # each of these sweeps comes late for so short a lease
 
 
-def test_a_claim_that_was_renewed_is_spared_again(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
+def test_claim_that_was_renewed_is_spared_again(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN)).run(hasty.redis)
@@ -234,9 +228,7 @@ def test_a_claim_that_was_renewed_is_spared_again(ledger: Ledger, hasty: Ledger,
         wait_until(lambda: (redis.zscore(ledger.keys.due, call_id) or 0) < time.time() * 1000)
 
 
-def test_a_claim_that_its_mark_has_renewed_is_spared_again(
-    ledger: Ledger, hasty: Ledger, redis: Redis
-) -> None:
+def test_claim_renewed_by_mark_is_spared_again(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN)).run(hasty.redis)
@@ -247,9 +239,7 @@ def test_a_claim_that_its_mark_has_renewed_is_spared_again(
         wait_until(lambda: (redis.zscore(ledger.keys.due, call_id) or 0) < time.time() * 1000)
 
 
-def test_an_event_whose_handler_outlasts_its_result_is_spared_again(
-    ledger: Ledger, hasty: Ledger, redis: Redis
-) -> None:
+def test_event_with_outlasting_handler_is_spared_again(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
     event = event_submission(an_event(1))
     ledger.submit_all([event], "p1")
     request = ClaimRequest(event.id, event.call, "w1", ONCE)
@@ -264,7 +254,7 @@ def test_an_event_whose_handler_outlasts_its_result_is_spared_again(
     assert ledger.sweep("sweeper").run(ledger.redis) == []
 
 
-def test_an_event_that_has_its_result_is_neither_started_nor_given_back(ledger: Ledger, redis: Redis) -> None:
+def test_event_with_result_is_neither_started_nor_released(ledger: Ledger, redis: Redis) -> None:
     ledger.sweep("sweeper").run(redis)
     event = event_submission(an_event(1))
     ledger.submit_all([event], "p1")
@@ -285,7 +275,7 @@ def test_an_event_that_has_its_result_is_neither_started_nor_given_back(ledger: 
     assert due.has_result
 
 
-def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger) -> None:
+def test_started_non_idempotent_call_is_not_released(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)
@@ -294,23 +284,21 @@ def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger
     assert ledger.finish(claim, claim.run.ok(1, None)).run(ledger.redis)
 
 
-def test_a_claim_asked_for_again_is_the_same_claim(ledger: Ledger) -> None:
+def test_claim_asked_for_again_is_same_claim(ledger: Ledger) -> None:
     call = a_call()
     request = ClaimRequest(submit(ledger, call), call, "w1", ONCE)
     first, again = ledger.claim(request).run(ledger.redis), ledger.claim(request).run(ledger.redis)
     assert (again.verdict, again.run.attempt, again.token) == (Verdict.RUN, 1, first.token)
 
 
-def test_a_live_claim_is_not_swept(ledger: Ledger) -> None:
+def test_live_claim_is_not_swept(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     ledger.claim(ClaimRequest(identity_of(call), call, "w1", ONCE)).run(ledger.redis)
     assert ledger.sweep("sweeper").run(ledger.redis) == []
 
 
-def test_no_later_call_shortens_the_life_of_what_a_call_that_waits_for_long_stands_in(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_later_call_shortens_no_index_of_waiting_call(ledger: Ledger, redis: Redis) -> None:
     long = submission(a_call(correlation_id="c"))._replace(patience_ms=1_000_000_000)
     ledger.submit_all([long], "p1")
     indexes = ["goondan:due", "goondan:calls:coder", "goondan:trace:c"]
@@ -324,7 +312,7 @@ def test_no_later_call_shortens_the_life_of_what_a_call_that_waits_for_long_stan
     assert [redis.ttl(key) >= 1_000_000 for key in indexes] == [True] * 3
 
 
-def test_every_key_of_ours_has_a_ttl(ledger: Ledger, redis: Redis) -> None:
+def test_every_key_of_ours_has_ttl(ledger: Ledger, redis: Redis) -> None:
     for turn in ("turn-1", "turn-2"):
         submit(ledger, a_call(turn_id=turn))
     call = a_call(turn_id="turn-1")
@@ -338,7 +326,7 @@ def test_every_key_of_ours_has_a_ttl(ledger: Ledger, redis: Redis) -> None:
 
 @pytest.mark.parametrize("number", ["", "x", "nan", "inf", "1e400", "-1"])
 @pytest.mark.parametrize("field", ["attempt", "queuedAt", "deadline", "deaths"])
-def test_a_record_whose_numbers_cannot_be_read_is_not_claimed_and_stays_as_it_is(
+def test_record_with_unreadable_numbers_stays_unclaimed_and_unchanged(
     ledger: Ledger, redis: Redis, field: str, number: str
 ) -> None:
     key = ledger.keys.call(submit(ledger, a_call()))
@@ -354,7 +342,7 @@ UNREADABLE_CALLS = [b"{", b"\xff", b'{"v":2}', b"[]"]
 
 
 @pytest.mark.parametrize("call_json", UNREADABLE_CALLS)
-def test_a_record_that_cannot_be_read_is_left_out_and_logged(
+def test_unreadable_record_is_left_out_and_logged(
     ledger: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture, call_json: bytes
 ) -> None:
     good, bad = (submit(ledger, a_call(turn_id=turn)) for turn in ("good", "bad"))
@@ -364,9 +352,7 @@ def test_a_record_that_cannot_be_read_is_left_out_and_logged(
 
 
 @pytest.mark.parametrize("call_json", UNREADABLE_CALLS)
-def test_a_record_that_cannot_be_read_does_not_keep_others_from_the_sweep(
-    hasty: Ledger, redis: Redis, call_json: bytes
-) -> None:
+def test_unreadable_record_does_not_stop_sweep(hasty: Ledger, redis: Redis, call_json: bytes) -> None:
     bad, good = (submit(hasty, a_call(turn_id=turn)) for turn in ("bad", "good"))
     redis.hset(hasty.keys.call(bad), "call", call_json)
     assert swept(hasty).run.id == good
@@ -391,7 +377,7 @@ def be_in_another_state(redis: Redis, key: str) -> None:
 @pytest.mark.parametrize(
     "alter", [pack, forget_all_but_the_call, count_in_words, be_in_another_state], ids=lambda f: f.__name__
 )
-def test_a_record_of_another_layout_stays_due_and_does_not_keep_others_from_the_sweep(
+def test_record_of_other_layout_stays_due_others_are_swept(
     hasty: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture, alter: Callable[[Redis, str], None]
 ) -> None:
     other, good = (submit(hasty, a_call(turn_id=turn)) for turn in ("other", "good"))
@@ -402,13 +388,13 @@ def test_a_record_of_another_layout_stays_due_and_does_not_keep_others_from_the_
 
 
 @pytest.mark.parametrize("stored", [b"", b"{", b"[]", b"{}", b'{"v":2}', b"1"])
-def test_a_result_that_cannot_be_read_is_a_value_error(ledger: Ledger, redis: Redis, stored: bytes) -> None:
+def test_result_that_cannot_be_read_is_value_error(ledger: Ledger, redis: Redis, stored: bytes) -> None:
     redis.hset(ledger.keys.call("id-1"), "result", stored)
     with pytest.raises(ValueError):
         ledger.result("id-1")
 
 
-def test_what_is_forgotten_leaves_no_key(ledger: Ledger, redis: Redis) -> None:
+def test_forgotten_call_leaves_no_key(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).run(ledger.redis)

@@ -161,7 +161,7 @@ def door(redis: Redis) -> Door:
     return Door(redis)
 
 
-def test_as_many_as_the_limit_says_are_admitted_and_the_rest_waits(door: Door, redis: Redis) -> None:
+def test_limit_admits_its_number_others_wait(door: Door, redis: Redis) -> None:
     for turn in ("t1", "t2"):
         door.run(turn, TWO)
     waiting = door.wait("t3", TWO)
@@ -172,7 +172,7 @@ def test_as_many_as_the_limit_says_are_admitted_and_the_rest_waits(door: Door, r
     assert redis.zcard("goondan:waiting:coder") == 1
 
 
-def test_who_leaves_lets_the_next_ones_in_in_the_order_of_submission(door: Door) -> None:
+def test_ended_calls_admit_next_in_submission_order(door: Door) -> None:
     running = [door.run(turn, TWO) for turn in ("r1", "r2")]
     calls = [door.submit(turn) for turn in ("t1", "t2", "t3")]
     for call in (calls[0], calls[1], calls[2]):
@@ -184,9 +184,7 @@ def test_who_leaves_lets_the_next_ones_in_in_the_order_of_submission(door: Door)
     assert [door.admit(call, TWO).word for call in calls] == ["go", "go", "wait"]
 
 
-def test_calls_wait_in_the_order_of_submission_whatever_the_order_in_which_they_are_met(
-    door: Door, redis: Redis
-) -> None:
+def test_wait_order_is_submission_order_not_meeting_order(door: Door, redis: Redis) -> None:
     running = door.run("r", ONE)
     calls = [door.submit(f"t{number}") for number in range(20)]
     for call in reversed(calls):
@@ -202,9 +200,7 @@ def test_calls_wait_in_the_order_of_submission_whatever_the_order_in_which_they_
     assert order == [call.turn_id for call in calls]
 
 
-def test_a_turn_goes_in_front_of_other_messages_and_behind_turns_given_before(
-    door: Door, redis: Redis
-) -> None:
+def test_given_turn_goes_behind_turns_before_messages(door: Door, redis: Redis) -> None:
     running = [door.run(turn, TWO) for turn in ("r1", "r2")]
     for turn in ("t1", "t2"):
         door.wait(turn, TWO)
@@ -214,9 +210,7 @@ def test_a_turn_goes_in_front_of_other_messages_and_behind_turns_given_before(
     assert door.queue() == ["t1", "t2", "other"]
 
 
-def test_asked_again_a_call_keeps_its_permit_and_a_waiting_one_its_place_in_line(
-    door: Door, redis: Redis
-) -> None:
+def test_repeated_admission_keeps_permit_and_place(door: Door, redis: Redis) -> None:
     running = door.run("r", ONE)
     first = door.wait("t1", ONE)
     second = door.wait("t2", ONE)
@@ -226,7 +220,7 @@ def test_asked_again_a_call_keeps_its_permit_and_a_waiting_one_its_place_in_line
     assert [door.admit(first, ONE).word for _ in range(2)] == ["go", "go"]
 
 
-def test_a_limit_per_instance_lets_other_instances_go_on(door: Door) -> None:
+def test_limit_per_instance_lets_other_instances_go_on(door: Door) -> None:
     door.run("a1", f"{SERIAL_A}\n{TWO}")
     door.wait("a2", f"{SERIAL_A}\n{TWO}")
     door.run("b1", f"{SERIAL_B}\n{TWO}")
@@ -239,7 +233,7 @@ def test_several_limits_are_taken_all_or_none(door: Door, redis: Redis) -> None:
     assert redis.zcard("goondan:holders:rate:notes") == 0
 
 
-def test_a_call_that_another_limit_stops_goes_over_to_its_line_and_lets_others_by(door: Door) -> None:
+def test_call_moving_to_other_limit_lets_others_by(door: Door) -> None:
     a, b = f"{SERIAL_A}\n{TWO}", f"{SERIAL_B}\n{TWO}"
     running = [door.run("a1", a), door.run("x", TWO)]
     stands_in_both = door.submit("a2")
@@ -252,7 +246,7 @@ def test_a_call_that_another_limit_stops_goes_over_to_its_line_and_lets_others_b
     assert door.queue() == ["b1", "a2"]
 
 
-def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -> None:
+def test_rate_admits_count_per_period_scheduling_next_look(door: Door) -> None:
     for turn in ("t1", "t2"):
         door.run(turn, RATE)
     call = door.submit("t3")
@@ -265,7 +259,7 @@ def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -
     assert door.admit(call, RATE).word == "go"
 
 
-def test_a_rate_counts_from_the_start_of_a_handler_not_from_its_admission(door: Door) -> None:
+def test_rate_counts_handler_start_not_admission(door: Door) -> None:
     first, second = door.submit("t1"), door.submit("t2")
     admissions = [door.admit(call, RATE) for call in (first, second)]
     admitted_at = admissions[-1].now
@@ -282,7 +276,7 @@ def test_a_rate_counts_from_the_start_of_a_handler_not_from_its_admission(door: 
     wait_until(lambda: door.admit(waiting, RATE).word == "go")
 
 
-def test_each_run_of_a_call_that_is_tried_again_counts_for_a_rate(door: Door, redis: Redis) -> None:
+def test_each_run_of_retried_call_uses_rate(door: Door, redis: Redis) -> None:
     failed = door.submit("t1")
     assert door.admit(failed, HOURLY).word == "go"
     door.claim(failed)
@@ -292,7 +286,7 @@ def test_each_run_of_a_call_that_is_tried_again_counts_for_a_rate(door: Door, re
     assert door.admit(failed, HOURLY).word in ("wait", "late")
 
 
-def test_a_call_that_ends_without_a_start_leaves_its_place_in_the_rate(door: Door) -> None:
+def test_unstarted_ended_call_frees_rate_place(door: Door) -> None:
     ended = door.submit("t1")
     assert door.admit(ended, HOURLY).word == "go"
     door.claim(ended)
@@ -302,7 +296,7 @@ def test_a_call_that_ends_without_a_start_leaves_its_place_in_the_rate(door: Doo
     assert door.admit(waiting, HOURLY).word == "go"
 
 
-def test_start_of_a_short_run_counts_when_it_ends(door: Door, redis: Redis) -> None:
+def test_start_of_short_run_counts_when_it_ends(door: Door, redis: Redis) -> None:
     short = door.submit("t1")
     assert door.admit(short, HOURLY).word == "go"
     door.claim(short)
@@ -311,9 +305,7 @@ def test_start_of_a_short_run_counts_when_it_ends(door: Door, redis: Redis) -> N
     assert door.admit(door.submit("t2"), HOURLY).word in ("wait", "late")
 
 
-def test_start_of_a_run_whose_claim_is_lost_leaves_the_reservation_of_the_next(
-    door: Door, redis: Redis
-) -> None:
+def test_start_with_lost_claim_keeps_next_reservation(door: Door, redis: Redis) -> None:
     call = door.submit("t1")
     assert door.admit(call, TWO_AN_HOUR).word == "go"
     door.claim(call)
@@ -325,7 +317,7 @@ def test_start_of_a_run_whose_claim_is_lost_leaves_the_reservation_of_the_next(
     assert door.admit(door.submit("t2"), TWO_AN_HOUR).word in ("wait", "late")
 
 
-def test_start_counts_when_a_run_is_released_after_its_worker_has_died(door: Door, redis: Redis) -> None:
+def test_start_counts_when_worker_death_releases_run(door: Door, redis: Redis) -> None:
     dead = door.submit("t1")
     assert door.admit(dead, TWO_AN_HOUR).word == "go"
     door.claim(dead, idempotent=True)
@@ -335,7 +327,7 @@ def test_start_counts_when_a_run_is_released_after_its_worker_has_died(door: Doo
     assert door.admit(door.submit("t2"), TWO_AN_HOUR).word in ("wait", "late")
 
 
-def test_a_reservation_whose_worker_has_died_is_free_after_a_lease(redis: Redis) -> None:
+def test_reservation_of_dead_worker_ends_after_lease(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     dead = door.submit("t1")
     assert door.admit(dead, HOURLY).word == "go"
@@ -344,7 +336,7 @@ def test_a_reservation_whose_worker_has_died_is_free_after_a_lease(redis: Redis)
     assert door.queue() == ["t2"]
 
 
-def test_a_call_that_is_held_for_an_approval_does_not_count_for_a_rate(door: Door) -> None:
+def test_held_call_does_not_count_for_rate(door: Door) -> None:
     held = door.submit("t1")
     assert door.admit(held, HOURLY).word == "go"
     door.claim(held)
@@ -354,7 +346,7 @@ def test_a_call_that_is_held_for_an_approval_does_not_count_for_a_rate(door: Doo
     assert door.admit(waiting, HOURLY).word == "go"
 
 
-def test_a_call_that_is_held_for_an_approval_takes_the_key_of_its_approved_arguments(door: Door) -> None:
+def test_held_call_takes_key_of_approved_arguments(door: Door) -> None:
     limits, asked = Limits(key_arguments=("word",)), {"word": "tea"}
     held, same = (door.submit(turn, args=asked) for turn in ("t1", "t2"))
     assert door.admit(held, limits.for_call(held)).word == "go"
@@ -370,7 +362,7 @@ def test_a_call_that_is_held_for_an_approval_takes_the_key_of_its_approved_argum
     assert door.admit(third, limits.for_call(third)).word == "wait"
 
 
-def test_a_call_that_has_run_before_it_is_held_keeps_its_key(door: Door) -> None:
+def test_call_held_after_run_keeps_its_key(door: Door) -> None:
     held = door.run("t1", key())
     waiting = door.wait("t2", key())
     assert door.retry(held)
@@ -381,7 +373,7 @@ def test_a_call_that_has_run_before_it_is_held_keeps_its_key(door: Door) -> None
     assert door.admit(waiting, key()).word == "wait"
 
 
-def test_an_approved_call_is_asked_for_again_with_the_arguments_of_its_record(door: Door) -> None:
+def test_approved_call_is_asked_with_recorded_arguments(door: Door) -> None:
     held, edited = door.submit("t1", args={"word": "tea"}), {"word": "coffee"}
     door.claim(held)
     door.hold(held)
@@ -392,7 +384,7 @@ def test_an_approved_call_is_asked_for_again_with_the_arguments_of_its_record(do
     assert door.admit(held, ONE).word == "go"
 
 
-def test_a_turn_that_was_not_taken_up_in_time_counts_again_when_it_is(door: Door) -> None:
+def test_turn_taken_up_too_late_counts_again(door: Door) -> None:
     for turn in ("r1", "r2"):
         door.run(turn, RATE)
     calls = [door.wait(turn, RATE) for turn in ("t1", "t2", "t3", "t4")]
@@ -402,7 +394,7 @@ def test_a_turn_that_was_not_taken_up_in_time_counts_again_when_it_is(door: Door
     assert words.count("go") == 2
 
 
-def test_what_a_rate_lets_in_only_after_the_deadline_is_too_late_at_once(door: Door, redis: Redis) -> None:
+def test_rate_wait_past_deadline_is_late_at_once(door: Door, redis: Redis) -> None:
     door.run("t1", SLOW_RATE)
     late = door.admit(door.submit("t2"), SLOW_RATE)
     assert (late.word, late.about) == ("late", "rate:notes")
@@ -411,7 +403,7 @@ def test_what_a_rate_lets_in_only_after_the_deadline_is_too_late_at_once(door: D
 
 
 @pytest.mark.parametrize("status", ["running", "done", "dead"])
-def test_a_waiting_call_that_is_no_longer_queued_is_left_out(door: Door, redis: Redis, status: str) -> None:
+def test_waiter_no_longer_queued_is_left_out(door: Door, redis: Redis, status: str) -> None:
     running = door.run("r", ONE)
     gone, following = (door.wait(turn, ONE) for turn in ("t1", "t2"))
     redis.hset(door.ledger.keys.call(identity_of(gone)), "status", status)
@@ -421,7 +413,7 @@ def test_a_waiting_call_that_is_no_longer_queued_is_left_out(door: Door, redis: 
     assert not redis.exists(door.ledger.keys.waiter(identity_of(gone)))
 
 
-def test_a_waiting_call_past_its_deadline_is_swept_as_limited(door: Door, redis: Redis) -> None:
+def test_overdue_waiting_call_is_swept_as_limited(door: Door, redis: Redis) -> None:
     running = door.run("r", ONE)
     call = door.wait("t1", ONE)
     redis.hset(door.ledger.keys.call(identity_of(call)), "deadline", 1)
@@ -431,7 +423,7 @@ def test_a_waiting_call_past_its_deadline_is_swept_as_limited(door: Door, redis:
     assert [claim.verdict for claim in door.ledger.sweep("s").run(door.ledger.redis)] == ["limited"]
 
 
-def test_waiting_call_stays_in_its_wait_queue_while_its_queue_is_damaged(door: Door, redis: Redis) -> None:
+def test_call_stays_waiting_while_queue_is_damaged(door: Door, redis: Redis) -> None:
     running = door.run("r", ONE)
     door.wait("t1", ONE)
     redis.set(QUEUE, "overwritten")
@@ -444,7 +436,7 @@ def test_waiting_call_stays_in_its_wait_queue_while_its_queue_is_damaged(door: D
     assert redis.zcard("goondan:line:concurrency:notes") == 0
 
 
-def test_a_permit_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: Redis) -> None:
+def test_next_look_frees_permit_of_ended_call(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
     door.wait("t1", ONE)
@@ -453,7 +445,7 @@ def test_a_permit_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis:
     assert door.queue() == ["t1"]
 
 
-def test_permit_that_is_not_claimed_within_a_lease_is_free_again(redis: Redis) -> None:
+def test_permit_unclaimed_within_lease_is_free_again(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     never_claimed = door.submit("r")
     assert door.admit(never_claimed, ONE).word == "go"
@@ -465,9 +457,7 @@ def test_permit_that_is_not_claimed_within_a_lease_is_free_again(redis: Redis) -
     assert patient.admit(never_claimed, ONE).word == "wait"
 
 
-def test_a_call_that_pauses_before_its_next_run_leaves_its_permit_to_the_next(
-    door: Door, redis: Redis
-) -> None:
+def test_call_pausing_before_rerun_yields_its_permit(door: Door, redis: Redis) -> None:
     paused = door.run("r", ONE)
     following = door.wait("t1", ONE)
     assert door.retry(paused)
@@ -481,7 +471,7 @@ def test_a_call_that_pauses_before_its_next_run_leaves_its_permit_to_the_next(
     assert door.queue() == ["r", "r", "t1"]
 
 
-def test_a_call_waits_for_the_one_with_its_key_that_pauses_before_its_next_run(door: Door) -> None:
+def test_call_awaits_same_key_call_pausing_before_rerun(door: Door) -> None:
     failed = door.run("r", key())
     following = door.wait("t1", key())
     assert door.retry(failed)
@@ -494,7 +484,7 @@ def test_a_call_waits_for_the_one_with_its_key_that_pauses_before_its_next_run(d
     assert door.admit(following, key()).word == "share"
 
 
-def test_a_call_that_is_given_back_keeps_its_permit_until_another_worker_can_have_met_it(
+def test_released_call_keeps_permit_until_next_worker_could_claim(
     redis: Redis,
 ) -> None:
     door = Door(redis, lease_seconds=2)
@@ -510,7 +500,7 @@ def test_a_call_that_is_given_back_keeps_its_permit_until_another_worker_can_hav
     assert door.queue() == ["t1", "r"]
 
 
-def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_met(redis: Redis) -> None:
+def test_earlier_call_takes_unmet_later_calls_turn(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
     calls = [door.wait(turn, ONE) for turn in ("t1", "t2", "t3")]
@@ -521,13 +511,13 @@ def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_m
     assert [patient.admit(call, ONE).word for call in calls] == ["go", "wait", "wait"]
 
 
-def test_an_admitted_call_keeps_its_permit_until_it_is_claimed(door: Door) -> None:
+def test_admitted_call_keeps_permit_until_claimed(door: Door) -> None:
     earlier, later = (door.submit(turn) for turn in ("t1", "t2"))
     assert door.admit(later, ONE).word == "go"
     assert door.admit(earlier, ONE).word == "wait"
 
 
-def test_a_call_that_runs_longer_than_a_lease_keeps_its_permit(redis: Redis) -> None:
+def test_call_running_longer_than_lease_keeps_permit(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.03)
     door.run("r", ONE)
     door.wait("t1", ONE)
@@ -537,7 +527,7 @@ def test_a_call_that_runs_longer_than_a_lease_keeps_its_permit(redis: Redis) -> 
     assert door.queue() == []
 
 
-def test_result_of_a_lost_claim_does_not_free_the_permit_of_another_run(door: Door, redis: Redis) -> None:
+def test_lost_claims_result_keeps_other_runs_permit(door: Door, redis: Redis) -> None:
     running = door.run("r", ONE)
     lost = door.claims["r"]
     door.wait("t1", ONE)
@@ -548,7 +538,7 @@ def test_result_of_a_lost_claim_does_not_free_the_permit_of_another_run(door: Do
     assert door.queue() == []
 
 
-def test_the_second_call_with_a_key_waits_for_the_first_and_shares_its_result(door: Door) -> None:
+def test_second_call_with_key_shares_first_result(door: Door) -> None:
     first = door.run("t1", key())
     calls = [door.wait(turn, key()) for turn in ("t2", "t3")]
     door.end(first)
@@ -558,7 +548,7 @@ def test_the_second_call_with_a_key_waits_for_the_first_and_shares_its_result(do
         assert (answer.word, answer.about) == ("share", identity_of(first))
 
 
-def test_an_unknown_outcome_is_shared_and_another_error_is_not(door: Door) -> None:
+def test_unknown_outcome_is_shared_other_errors_not(door: Door) -> None:
     first = door.run("t1", key())
     second, third = (door.wait(turn, key()) for turn in ("t2", "t3"))
     door.end(first, "E_TOOL")
@@ -570,7 +560,7 @@ def test_an_unknown_outcome_is_shared_and_another_error_is_not(door: Door) -> No
     assert (answer.word, answer.about) == ("share", identity_of(second))
 
 
-def test_replay_runs_although_the_unknown_outcome_is_shared_by_other_calls_with_a_declared_key(
+def test_replay_runs_despite_shared_unknown_outcome(
     door: Door,
 ) -> None:
     limits, arguments = Limits(key_arguments=("word",)), {"word": "tea"}
@@ -589,9 +579,7 @@ def test_replay_runs_although_the_unknown_outcome_is_shared_by_other_calls_with_
 
 
 @pytest.mark.parametrize(("has_begun", "word"), [(True, "wait"), (False, "go")])
-def test_a_call_that_has_run_keeps_its_key_as_it_waits_for_another_limit(
-    door: Door, has_begun: bool, word: str
-) -> None:
+def test_started_call_keeps_key_during_other_limits_wait(door: Door, has_begun: bool, word: str) -> None:
     first, second, both = door.submit("t1"), door.submit("t2"), f"{key()}\n{ONE}"
     door.admit(first, key())
     request = ClaimRequest(identity_of(first), first, "w1", ClaimTerms(idempotent=True))
@@ -605,7 +593,7 @@ def test_a_call_that_has_run_keeps_its_key_as_it_waits_for_another_limit(
     assert door.admit(second, key()).word == word
 
 
-def test_other_arguments_under_the_same_key_are_a_conflict(door: Door) -> None:
+def test_other_arguments_under_same_key_are_conflict(door: Door) -> None:
     first = door.run("t1", key("x"))
     answer = door.admit(door.submit("t2"), key("y"))
     assert (answer.word, answer.about) == ("conflict", identity_of(first))
@@ -613,7 +601,7 @@ def test_other_arguments_under_the_same_key_are_a_conflict(door: Door) -> None:
     assert door.admit(door.submit("t3"), key("y")).word == "go"
 
 
-def test_mark_takes_the_key_of_a_call_and_is_refused_where_another_has_it(door: Door, redis: Redis) -> None:
+def test_start_mark_takes_free_key_else_is_refused(door: Door, redis: Redis) -> None:
     first, second = door.submit("t1"), door.submit("t2")
     for call in (first, second):
         door.claim(call)
@@ -625,7 +613,7 @@ def test_mark_takes_the_key_of_a_call_and_is_refused_where_another_has_it(door: 
     assert door.admit(second, key(), token=claims[1][1]).word == "share"
 
 
-def test_claimed_call_that_waits_for_a_key_is_queued_until_that_is_free(door: Door, redis: Redis) -> None:
+def test_claimed_call_waits_until_key_is_free(door: Door, redis: Redis) -> None:
     first, second = door.submit("t1"), door.submit("t2")
     for call in (first, second):
         door.claim(call)
@@ -640,7 +628,7 @@ def test_claimed_call_that_waits_for_a_key_is_queued_until_that_is_free(door: Do
     assert door.queue() == ["t2"]
 
 
-def test_cancelled_call_that_is_claimed_does_not_wait_for_a_key(door: Door, redis: Redis) -> None:
+def test_cancelled_claimed_call_waits_for_no_key(door: Door, redis: Redis) -> None:
     first, second = door.submit("t1"), door.submit("t2")
     for call in (first, second):
         door.claim(call)
@@ -650,7 +638,7 @@ def test_cancelled_call_that_is_claimed_does_not_wait_for_a_key(door: Door, redi
     assert door.admit(second, key(), token=token).word == "go"
 
 
-def test_calls_share_a_result_that_was_stored_as_a_plain_one(door: Door, redis: Redis) -> None:
+def test_calls_share_result_stored_in_plain_form(door: Door, redis: Redis) -> None:
     first, second = door.submit("t1"), door.submit("t2")
     door.claim(first)
     claim = door.claims["t1"]
@@ -660,19 +648,19 @@ def test_calls_share_a_result_that_was_stored_as_a_plain_one(door: Door, redis: 
     assert door.admit(second, key()).word == "share"
 
 
-def test_a_key_is_free_when_the_record_of_its_call_is_gone(door: Door, redis: Redis) -> None:
+def test_key_without_record_of_call_is_free(door: Door, redis: Redis) -> None:
     first = door.run("t1", key())
     door.end(first)
     redis.delete(door.ledger.keys.call(identity_of(first)))
     assert door.admit(door.submit("t2"), key()).word == "go"
 
 
-def test_a_call_without_a_record_is_said_to_be_unknown(door: Door) -> None:
+def test_call_without_record_is_unknown_to_limits(door: Door) -> None:
     call = new_call("coder", "notes__find", {}, {})
     assert door.admit(call, ONE).word == "unknown"
 
 
-def test_every_key_has_a_ttl(door: Door, redis: Redis) -> None:
+def test_every_key_has_ttl(door: Door, redis: Redis) -> None:
     call_limits = f"{key()}\n{SERIAL_A}\n{ONE}\n{RATE}"
     running = door.run("r", call_limits)
     door.wait("t1", call_limits)
@@ -683,7 +671,7 @@ def test_every_key_has_a_ttl(door: Door, redis: Redis) -> None:
     assert [name for name in redis.scan_iter("goondan:*") if redis.ttl(name) < 0] == []
 
 
-def test_a_key_lives_as_long_as_the_pending_call_that_owns_it(door: Door, redis: Redis) -> None:
+def test_key_lives_as_long_as_pending_owner(door: Door, redis: Redis) -> None:
     claim = door.claims[door.run("t1", key()).turn_id]
     expires_at = claim.run.clock() + 7 * 86_400_000
     door.ledger.suspend(claim, claim.run.pending(Pending("job", None), None, expires_at=expires_at)).run(
@@ -694,7 +682,7 @@ def test_a_key_lives_as_long_as_the_pending_call_that_owns_it(door: Door, redis:
     assert door.admit(door.submit("t2"), key()).word == "wait"
 
 
-def test_a_call_keeps_its_place_as_long_as_its_deadline_is_away(door: Door, redis: Redis) -> None:
+def test_call_keeps_its_place_until_its_deadline(door: Door, redis: Redis) -> None:
     door.run("t1", ONE)
     call = door.submit("t2", deadline=iso_time((time.time() + 7 * 86_400) * 1000))
     assert door.admit(call, ONE).word == "wait"
@@ -709,12 +697,12 @@ def overwrite(door: Door, call: ToolCall) -> None:
     door.redis.set(door.ledger.keys.call(identity_of(call)), "overwritten")
 
 
-def test_permit_of_a_call_with_a_damaged_record_is_free_again(door: Door) -> None:
+def test_permit_of_damaged_record_is_freed(door: Door) -> None:
     overwrite(door, door.run("holder", ONE))
     assert door.admit(door.submit("next"), ONE).word == "go"
 
 
-def test_call_with_a_damaged_record_releases_what_it_holds(door: Door) -> None:
+def test_call_with_damaged_record_releases_its_limit(door: Door) -> None:
     holder = door.run("holder", ONE)
     door.wait("next", ONE)
     leave = door.script_calls.leave(*door.claims["holder"].id_and_token, ONE)
@@ -725,7 +713,7 @@ def test_call_with_a_damaged_record_releases_what_it_holds(door: Door) -> None:
     assert door.queue() == ["next"]
 
 
-def test_permit_of_a_call_that_ends_is_released_beside_a_damaged_limit(door: Door, redis: Redis) -> None:
+def test_ending_call_frees_permit_beside_damaged_limit(door: Door, redis: Redis) -> None:
     both = f"{SERIAL_A}\n{ONE}"
     holder = door.run("holder", both)
     door.wait("next", ONE)
@@ -734,7 +722,7 @@ def test_permit_of_a_call_that_ends_is_released_beside_a_damaged_limit(door: Doo
     assert door.queue() == ["next"]
 
 
-def test_waiting_call_that_is_cancelled_leaves_its_wait_queue(door: Door, redis: Redis) -> None:
+def test_cancelled_waiting_call_leaves_its_wait_queue(door: Door, redis: Redis) -> None:
     door.run("holder", ONE)
     call = door.wait("next", ONE)
     claim = door.ledger.cancel(identity_of(call), "c").run(redis)
@@ -746,7 +734,7 @@ def test_waiting_call_that_is_cancelled_leaves_its_wait_queue(door: Door, redis:
     assert not redis.exists(door.ledger.keys.waiter(identity_of(call)))
 
 
-def test_call_behind_a_waiting_one_with_a_damaged_record_is_admitted(door: Door) -> None:
+def test_call_behind_damaged_waiting_call_is_admitted(door: Door) -> None:
     holder = door.run("holder", ONE)
     overwrite(door, door.wait("damaged", ONE))
     door.wait("next", ONE)
@@ -754,14 +742,14 @@ def test_call_behind_a_waiting_one_with_a_damaged_record_is_admitted(door: Door)
     assert door.queue() == ["next"]
 
 
-def test_call_whose_key_belongs_to_a_damaged_record_is_not_run(door: Door) -> None:
+def test_damaged_key_owner_lets_no_other_call_run(door: Door) -> None:
     owner = door.run("owner", key())
     overwrite(door, owner)
     answer = door.admit(door.submit("second"), key())
     assert (answer.word, answer.about) == ("share", identity_of(owner))
 
 
-def test_other_limits_are_looked_at_beside_a_damaged_one(door: Door, redis: Redis) -> None:
+def test_damaged_limit_does_not_stop_others(door: Door, redis: Redis) -> None:
     holder = door.run("holder", ONE)
     door.wait("waits", ONE)
     redis.set("goondan:line:broken", "overwritten")
@@ -771,7 +759,7 @@ def test_other_limits_are_looked_at_beside_a_damaged_one(door: Door, redis: Redi
     assert door.queue() == ["waits"]
 
 
-def test_calls_of_a_resumed_tool_reach_the_queue_in_order_in_parts(redis: Redis) -> None:
+def test_resumed_tools_calls_are_queued_in_ordered_parts(redis: Redis) -> None:
     door, pauses = Door(redis), Pauses(redis, Keys("goondan"))
     pauses.pause("coder", "notes__find", "", "")
     limit = f"paused 1 0 - {pause_name('coder', 'notes__find')}"
@@ -793,7 +781,7 @@ def test_calls_of_a_resumed_tool_reach_the_queue_in_order_in_parts(redis: Redis)
     assert redis.zcard(Keys("goondan").waiting("coder")) == 0
 
 
-def test_calls_pass_as_soon_as_their_tool_is_resumed(redis: Redis) -> None:
+def test_calls_pass_once_their_tool_is_resumed(redis: Redis) -> None:
     door, pauses = Door(redis), Pauses(redis, Keys("goondan"))
     pauses.pause("coder", "notes__find", "", "")
     limit = f"paused 1 0 - {pause_name('coder', 'notes__find')}"
@@ -810,7 +798,7 @@ def use_tokens(redis: Redis, tokens: int | str, *, slots_ago: int = 0) -> None:
     redis.hset(Keys().tokens("small"), str(int(time.time()) // 10 - slots_ago), tokens)
 
 
-def test_requests_wait_while_the_tokens_of_the_last_minute_reach_the_limit(door: Door, redis: Redis) -> None:
+def test_requests_wait_while_last_minute_tokens_reach_limit(door: Door, redis: Redis) -> None:
     use_tokens(redis, 12)
     use_tokens(redis, 7, slots_ago=3)
     use_tokens(redis, 100, slots_ago=7)
@@ -828,7 +816,7 @@ def test_requests_wait_while_the_tokens_of_the_last_minute_reach_the_limit(door:
     assert not redis.exists(Keys().holders("tokens:small"))
 
 
-def test_it_is_known_when_the_tokens_count_no_more(door: Door, redis: Redis) -> None:
+def test_call_is_late_if_tokens_expire_after_deadline(door: Door, redis: Redis) -> None:
     use_tokens(redis, 5)
     use_tokens(redis, 15, slots_ago=2)  # without these, the limit is not reached: in 30 to 40 s
     now = time.time() * 1000
@@ -838,9 +826,7 @@ def test_it_is_known_when_the_tokens_count_no_more(door: Door, redis: Redis) -> 
 
 
 @pytest.mark.parametrize("damage", ["many", "nan", "-50", "1e12", None])
-def test_tokens_that_another_program_has_written_count_as_none(
-    door: Door, redis: Redis, damage: str | None
-) -> None:
+def test_tokens_of_other_programs_count_as_none(door: Door, redis: Redis, damage: str | None) -> None:
     if damage is None:
         redis.set(Keys().tokens("small"), "overwritten")
     else:
@@ -848,7 +834,7 @@ def test_tokens_that_another_program_has_written_count_as_none(
     assert door.admit(door.submit("t1"), TOKENS).word == "go"
 
 
-def test_a_request_that_waited_too_long_for_tokens_says_when_to_retry(door: Door, redis: Redis) -> None:
+def test_request_too_late_for_tokens_names_retry_time(door: Door, redis: Redis) -> None:
     use_tokens(redis, 20)
     waiting = door.wait("t1", TOKENS)
     limiter = Limiter(door.ledger)

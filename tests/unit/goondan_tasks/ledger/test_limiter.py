@@ -39,9 +39,7 @@ def a_claim(about: str) -> Claim:
         (replace(STATE, period=60_000), 0),
     ],
 )
-def test_when_to_retry_is_exact_for_a_rate_and_estimated_from_how_long_calls_take(
-    state: LimitState, free_in: int
-) -> None:
+def test_retry_time_is_exact_for_rates_else_estimated(state: LimitState, free_in: int) -> None:
     assert state.free_at - state.now == free_in
 
 
@@ -54,9 +52,7 @@ def test_when_to_retry_is_exact_for_a_rate_and_estimated_from_how_long_calls_tak
         ("key:0123", 0, "Another call with the same idempotencyKey is under way"),
     ],
 )
-def test_the_error_names_the_limit_and_when_to_retry(
-    redis: Redis, limit: str, period: int, reason: str
-) -> None:
+def test_error_names_limit_and_when_to_retry(redis: Redis, limit: str, period: int, reason: str) -> None:
     redis.hset(f"goondan:limit:{limit}", mapping={"most": 3, "period": period, "took": 2_000})
     error = Limiter(Ledger(redis, Settings())).too_late(a_claim(limit))
     assert error.code == "E_LIMIT"
@@ -66,14 +62,14 @@ def test_the_error_names_the_limit_and_when_to_retry(
     assert error.message.endswith("Z.")
 
 
-def test_the_error_names_no_limit_if_the_record_has_none_that_can_be_read(redis: Redis) -> None:
+def test_error_names_no_unreadable_limit(redis: Redis) -> None:
     redis.hset("goondan:call:id-2", "waiting", b"\xff\xfe\x00")
     error = Limiter(Ledger(redis, Settings())).too_late(a_claim(""))
     assert error.code == "E_LIMIT"
     error.message.encode()
 
 
-def test_a_shared_result_is_the_calls_own_in_everything_but_the_outcome() -> None:
+def test_shared_result_takes_only_others_outcome() -> None:
     other = Run("id-1", CALL.model_copy(update={"tool_call_id": "call_1"}), "w2", 1, 0, lambda: 9.0)
     result = shared(a_claim("id-1"), other.ok({"found": 1}, 3.0, output_file="a/b"))
     assert (result.status, result.output, result.tool_call_id) == ("ok", {"found": 1}, "call_2")
@@ -81,13 +77,13 @@ def test_a_shared_result_is_the_calls_own_in_everything_but_the_outcome() -> Non
     assert result.meta.output_file == "a/b"
 
 
-def test_a_conflict_names_the_other_call() -> None:
+def test_conflict_names_other_call() -> None:
     assert "id-1" in conflict(a_claim("id-1")).message
 
 
 @pytest.mark.parametrize("value", ["many", "", "0", "-1", "nan", "inf", "1e400", b"\xff"])
 @pytest.mark.parametrize("field", ["most", "period", "took", "owner"])
-def test_a_damaged_number_of_a_limit_counts_as_absent(redis: Redis, field: str, value: str | bytes) -> None:
+def test_damaged_number_of_limit_counts_as_absent(redis: Redis, field: str, value: str | bytes) -> None:
     ledger = Ledger(redis, Settings())
     redis.hset(ledger.keys.limit("rate:coder"), field, value)
 
@@ -97,7 +93,7 @@ def test_a_damaged_number_of_a_limit_counts_as_absent(redis: Redis, field: str, 
     assert state.free_at == state.now + 1_000
 
 
-def test_the_state_of_a_limit_does_without_the_time_of_a_damaged_call(redis: Redis) -> None:
+def test_limit_state_omits_time_of_damaged_call(redis: Redis) -> None:
     ledger = Ledger(redis, Settings())
     redis.hset(ledger.keys.limit("key:1"), "owner", "call_1")
     redis.hset(ledger.keys.call("call_1"), "claimedAt", "soon")

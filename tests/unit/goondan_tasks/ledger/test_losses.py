@@ -22,7 +22,7 @@ def end_lease(ledger: Ledger, call_id: str, *, renewed: int) -> int:
     return at
 
 
-def test_call_is_lost_if_the_heartbeat_of_its_worker_is_gone_and_its_lease_runs_out(ledger: Ledger) -> None:
+def test_call_is_lost_when_heartbeat_and_lease_end(ledger: Ledger) -> None:
     submit(ledger, a_call())
     call_id = claimed(ledger, a_call()).run.id
     claimed_at = record_of(ledger, a_call()).claimed_at
@@ -38,9 +38,7 @@ def test_call_is_lost_if_the_heartbeat_of_its_worker_is_gone_and_its_lease_runs_
     assert (record.state, record.lost_at) == ("running", None)
 
 
-def test_it_was_heard_of_when_it_last_renewed_its_lease_whatever_a_sweep_has_put_off(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_loss_dates_from_last_renewal_despite_sweep(ledger: Ledger, redis: Redis) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     call_id = claim.run.id
@@ -59,7 +57,7 @@ def test_it_was_heard_of_when_it_last_renewed_its_lease_whatever_a_sweep_has_put
     assert not redis.hexists(ledger.keys.call(call_id), "renewedAt")
 
 
-def test_calls_that_are_queued_or_have_no_worker_are_not_lost(ledger: Ledger, redis: Redis) -> None:
+def test_queued_and_workerless_calls_are_not_lost(ledger: Ledger, redis: Redis) -> None:
     queued = submit(ledger, a_call())
     end_lease(ledger, queued, renewed=LEASE)
     other = a_call(turn_id="other")
@@ -85,9 +83,7 @@ def test_lost_calls_are_counted_for_each_agent(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1, 60])
-def test_a_lease_that_is_shorter_than_the_readers_loses_no_call_of_a_live_worker(
-    redis: Redis, seconds: float
-) -> None:
+def test_live_workers_shorter_lease_loses_no_call(redis: Redis, seconds: float) -> None:
     theirs = Ledger(redis, Settings(lease_seconds=seconds, queue_timeout_seconds=60))
     submit(theirs, a_call())
     call_id = claimed(theirs, a_call()).run.id

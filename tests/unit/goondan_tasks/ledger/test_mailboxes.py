@@ -93,7 +93,7 @@ def post(redis: Redis) -> Post:
     return Post(redis)
 
 
-def test_only_the_first_is_handled_and_the_next_comes_when_it_ends(post: Post) -> None:
+def test_next_event_comes_only_when_first_ends(post: Post) -> None:
     events = [an_event(number) for number in range(3)]
     post.put(*events)
     assert post.take_messages() == ["e0", "e1", "e2"]
@@ -104,7 +104,7 @@ def test_only_the_first_is_handled_and_the_next_comes_when_it_ends(post: Post) -
     ]
 
 
-def test_each_message_that_was_dropped_is_pushed_once(post: Post) -> None:
+def test_each_dropped_message_is_pushed_once(post: Post) -> None:
     events = [an_event(number) for number in range(3)]
     post.put(*events)
     post.take_messages()
@@ -116,7 +116,7 @@ def test_each_message_that_was_dropped_is_pushed_once(post: Post) -> None:
     assert post.redis.keys("goondan:mailbox*") == []
 
 
-def test_a_message_that_still_waits_on_the_queue_is_not_doubled(post: Post) -> None:
+def test_message_still_queued_is_not_doubled(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
     claim = post.claim_event(first)
@@ -132,7 +132,7 @@ def test_instances_do_not_wait_for_one_another(post: Post) -> None:
     assert [post.claim_event(event).verdict for event in (there, here)] == [Verdict.RUN, Verdict.RUN]
 
 
-def test_an_event_that_runs_or_has_ended_is_not_given_to_another(post: Post) -> None:
+def test_running_or_ended_event_is_not_given_again(post: Post) -> None:
     event = an_event(0)
     post.put(event)
     claim = post.claim_event(event)
@@ -142,7 +142,7 @@ def test_an_event_that_runs_or_has_ended_is_not_given_to_another(post: Post) -> 
     assert post.end(claim) is Stored.LOST
 
 
-def test_an_event_of_a_plain_producer_gets_its_place_when_it_is_met(post: Post) -> None:
+def test_plain_producers_event_gets_place_when_met(post: Post) -> None:
     known, plain = an_event(0), an_event(1)
     post.put(known)
     assert post.claim_event(plain).verdict is Verdict.WAITING
@@ -152,7 +152,7 @@ def test_an_event_of_a_plain_producer_gets_its_place_when_it_is_met(post: Post) 
     assert post.claim_event(plain).verdict is Verdict.RUN
 
 
-def test_an_event_that_is_given_back_stays_the_first(post: Post) -> None:
+def test_event_that_is_given_back_stays_first(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
     claim = post.claim_event(first, AGAIN)
@@ -167,7 +167,7 @@ def test_an_event_that_is_given_back_stays_the_first(post: Post) -> None:
     assert post.take_messages() == ["e1"]
 
 
-def test_event_cancelled_in_the_middle_keeps_the_order(post: Post) -> None:
+def test_event_cancelled_in_middle_keeps_order(post: Post) -> None:
     events = [an_event(number) for number in range(3)]
     post.put(*events)
     first = post.claim_event(events[0])
@@ -181,7 +181,7 @@ def test_event_cancelled_in_the_middle_keeps_the_order(post: Post) -> None:
     assert post.take_messages() == ["e2"]
 
 
-def test_first_event_may_be_cancelled_before_it_is_claimed(post: Post) -> None:
+def test_first_event_can_be_cancelled_before_claim(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
     assert post.claim_event(second).verdict is Verdict.WAITING
@@ -191,7 +191,7 @@ def test_first_event_may_be_cancelled_before_it_is_claimed(post: Post) -> None:
     assert post.claim_event(first).verdict is Verdict.DONE
 
 
-def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> None:
+def test_event_waiting_too_long_ends_releasing_next(redis: Redis) -> None:
     post = Post(redis, queue_timeout_seconds=0.02)
     patient = Post(redis)
     busy, late, last = (an_event(number) for number in range(3))
@@ -213,7 +213,7 @@ def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> No
     assert post.take_messages() == ["e2"]
 
 
-def test_event_with_a_vanished_record_does_not_block_the_mailbox(post: Post) -> None:
+def test_event_with_vanished_record_does_not_block_mailbox(post: Post) -> None:
     gone, waiting, new = (an_event(number) for number in range(3))
     post.put(gone, waiting)
     post.claim_event(gone)
@@ -227,7 +227,7 @@ def test_event_with_a_vanished_record_does_not_block_the_mailbox(post: Post) -> 
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_an_end_whose_answer_was_lost_is_answered_the_same_and_releases_the_next_event_once(
+def test_repeated_end_answers_alike_and_releases_next_once(
     post: Post, redis: Redis, *, is_late: bool
 ) -> None:
     first, second = an_event(0), an_event(1)
@@ -246,7 +246,7 @@ def test_an_end_whose_answer_was_lost_is_answered_the_same_and_releases_the_next
 
 
 @pytest.mark.parametrize("awaited", [True, False])
-def test_an_answer_goes_to_the_agent_that_asked(post: Post, *, awaited: bool) -> None:
+def test_answer_goes_to_agent_that_asked(post: Post, *, awaited: bool) -> None:
     event = an_event(0, asker="planner", awaited=awaited)
     post.put(event)
     post.reaper.finish(claim := post.claim_event(event), claim.run.ok({"n": None}, 0.0))
@@ -258,7 +258,7 @@ def test_an_answer_goes_to_the_agent_that_asked(post: Post, *, awaited: bool) ->
     assert post.redis.exists("goondan:mailbox:planner@j") == (not awaited)
 
 
-def test_events_of_one_id_to_two_instances_get_two_answers(post: Post) -> None:
+def test_same_event_id_in_two_instances_gets_two_answers(post: Post) -> None:
     for instance in ("x", "y"):
         event = an_event(0, instance, asker="planner", awaited=False)
         post.put(event)
@@ -267,7 +267,7 @@ def test_events_of_one_id_to_two_instances_get_two_answers(post: Post) -> None:
     assert post.redis.llen("goondan:mailbox:planner@j") == 2
 
 
-def test_a_late_answer_is_counted_and_changes_nothing(post: Post) -> None:
+def test_late_answer_is_counted_and_changes_nothing(post: Post) -> None:
     event = an_event(0)
     post.put(event)
     claim = post.claim_event(event)
@@ -278,7 +278,7 @@ def test_a_late_answer_is_counted_and_changes_nothing(post: Post) -> None:
     assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
 
 
-def test_the_next_event_waits_until_the_handler_of_one_that_has_its_result_ends(post: Post) -> None:
+def test_next_event_awaits_handler_outlasting_its_result(post: Post) -> None:
     first, second = an_event(0), an_event(1)
     post.put(first, second)
     claim = post.claim_event(first)
@@ -296,7 +296,7 @@ def test_the_next_event_waits_until_the_handler_of_one_that_has_its_result_ends(
     assert result.status == "error"
 
 
-def test_a_worker_that_dies_while_such_a_handler_runs_lets_the_next_event_come(redis: Redis) -> None:
+def test_death_with_outlasting_handler_releases_next_event(redis: Redis) -> None:
     post = Post(redis, lease_seconds=0.05)
     first, second = an_event(0), an_event(1)
     post.put(first, second)
@@ -309,7 +309,7 @@ def test_a_worker_that_dies_while_such_a_handler_runs_lets_the_next_event_come(r
     assert post.redis.zscore("goondan:due", identity_of(first)) is None
 
 
-def test_after_an_outage_such_a_handler_is_not_taken_for_dead_at_once(redis: Redis) -> None:
+def test_outlasting_handler_survives_sweep_after_outage(redis: Redis) -> None:
     post, patient = Post(redis, lease_seconds=0.05), Post(redis)
     event = an_event(0)
     post.put(event)
@@ -321,7 +321,7 @@ def test_after_an_outage_such_a_handler_is_not_taken_for_dead_at_once(redis: Red
     assert patient.ledger.renew([claim.id_and_token]).run(patient.ledger.redis) == set()
 
 
-def test_producer_fetches_the_first_event_of_each_instance(post: Post) -> None:
+def test_producer_fetches_first_event_of_each_instance(post: Post) -> None:
     post.put(an_event(0, "x"), an_event(1, "x"), an_event(2, "y"))
     first, second, third = post.fetch(), post.fetch(), post.fetch()
     assert first is not None
@@ -335,7 +335,7 @@ def test_producer_fetches_the_first_event_of_each_instance(post: Post) -> None:
     assert post.fetch("nobody") is None
 
 
-def test_fetching_again_with_the_same_token_gets_the_same_event(post: Post) -> None:
+def test_fetching_again_with_same_token_gets_same_event(post: Post) -> None:
     post.put(an_event(0))
     first, again = post.fetch(token="t"), post.fetch(token="t")
     assert first is not None
@@ -343,7 +343,7 @@ def test_fetching_again_with_the_same_token_gets_the_same_event(post: Post) -> N
     assert (first.run.id, first.run.attempt) == (again.run.id, again.run.attempt)
 
 
-def test_a_brain_whose_answer_was_lost_is_not_given_an_event_of_another_instance(post: Post) -> None:
+def test_brain_with_lost_answer_gets_same_instances_event(post: Post) -> None:
     post.put(an_event(0, "x"), an_event(1, "y"), an_event(2, "z"))
     first, again = post.fetch(token="t"), post.fetch(token="t")
     assert first is not None
@@ -353,7 +353,7 @@ def test_a_brain_whose_answer_was_lost_is_not_given_an_event_of_another_instance
     assert [one is not None for one in others] == [True, True, False]
 
 
-def test_worker_leaves_the_events_of_a_producer_where_they_are(post: Post) -> None:
+def test_worker_leaves_events_of_producer_where_they_are(post: Post) -> None:
     event = an_event(0)
     post.put(event)
     assert post.claim_event(event, is_handled_here=False).verdict is Verdict.WAITING
@@ -361,7 +361,7 @@ def test_worker_leaves_the_events_of_a_producer_where_they_are(post: Post) -> No
     assert post.fetch() is not None
 
 
-def test_what_was_parked_for_a_brain_comes_when_workers_handle_the_events(post: Post) -> None:
+def test_parked_events_come_once_workers_handle_events(post: Post) -> None:
     events = [an_event(number, f"i{number % 250}") for number in range(500)]
     post.put(*events)
     for event in events:
@@ -374,7 +374,7 @@ def test_what_was_parked_for_a_brain_comes_when_workers_handle_the_events(post: 
     assert post.messages()[0] == "e250"
 
 
-def test_no_message_is_left_of_what_a_brain_has_fetched_without_any_worker(post: Post) -> None:
+def test_brain_fetching_without_workers_leaves_no_message(post: Post) -> None:
     post.redis.lpush(QUEUE, "a plain producer's, which only a worker can record")
     events = [an_event(number, f"i{number % 2}") for number in range(40)]
     post.ledger.submit_all([event_submission(event) for event in events], "p1")
@@ -397,7 +397,7 @@ def test_messages_of_unfetched_events_stay_for_workers(post: Post) -> None:
     assert [identity_of(event) in str(left) for event in events] == [False, True, True, True]
 
 
-def test_every_key_has_a_time_to_live(post: Post) -> None:
+def test_every_key_has_time_to_live(post: Post) -> None:
     events = [an_event(number, asker="planner", awaited=False) for number in range(4)]
     post.put(*events[:3])
     claim = post.claim_event(events[0])
@@ -509,12 +509,12 @@ class AnyOrder(RuleBasedStateMachine):
                 assert alive[0] in self.running or alive[0] in waiting or alive[0] in self.taken
 
 
-def test_no_event_is_lost_or_overtaken_in_any_order_of_workers() -> None:
+def test_any_worker_order_loses_or_overtakes_no_event() -> None:
     examples = effort().max_examples // 2
     run_state_machine_as_test(AnyOrder, settings=effort(max_examples=examples, stateful_step_count=40))
 
 
-def test_an_event_of_a_client_without_a_record_has_ended_and_is_not_claimed(post: Post) -> None:
+def test_client_event_without_record_is_ended_not_claimed(post: Post) -> None:
     event = an_event(0)
     request = ClaimRequest(identity_of(event), event, "w1", ONCE, was_stored=True)
 

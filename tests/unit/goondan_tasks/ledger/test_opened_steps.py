@@ -76,7 +76,7 @@ def test_cancelled_call_keeps_no_step(ledger: Ledger) -> None:
     assert blocks(ledger, call) == []
 
 
-def test_step_stays_as_it_is_if_only_the_end_of_its_claim_was_lacking(ledger: Ledger) -> None:
+def test_step_stays_as_it_is_if_only_end_of_its_claim_was_lacking(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     claim = claimed(ledger, call)
@@ -86,7 +86,7 @@ def test_step_stays_as_it_is_if_only_the_end_of_its_claim_was_lacking(ledger: Le
     assert (blocks(ledger, call), lines(ledger, call)) == (["first"], 1)
 
 
-def test_step_without_a_result_is_replaced(ledger: Ledger) -> None:
+def test_step_without_result_is_replaced(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     store = StepStore(ledger.redis, ledger.keys, 60)

@@ -5,7 +5,7 @@ import pytest
 from goondan_tasks.ledger.record import Outcome
 
 
-def test_an_outcome_comes_back_from_the_ledger() -> None:
+def test_outcome_comes_back_from_ledger() -> None:
     kept = b"token " + Outcome({"n": 1}).to_json()
     assert Outcome.of(kept) == Outcome({"n": 1})
 
@@ -13,7 +13,7 @@ def test_an_outcome_comes_back_from_the_ledger() -> None:
 @pytest.mark.parametrize(
     "kept", [b"", b"token", b"token {", b"token []", b'token {"error": {}}', b'token {"error": 1}']
 )
-def test_a_damaged_one_is_an_error_and_raises_nothing(kept: bytes) -> None:
+def test_damaged_outcome_is_error_but_raises_nothing(kept: bytes) -> None:
     error = Outcome.of(kept).error
     assert error is not None
     assert error.code == "E_TOOL_BAD_OUTPUT"

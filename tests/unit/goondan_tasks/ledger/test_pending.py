@@ -76,7 +76,7 @@ def stored(ledger: Ledger, call_id: str) -> ToolCallResult:
     return result
 
 
-def test_suspended_call_has_no_worker_and_says_what_it_waits_for(ledger: Ledger, redis: Redis) -> None:
+def test_suspended_call_has_no_worker_and_awaits_completion(ledger: Ledger, redis: Redis) -> None:
     call_id = suspended(ledger)
     record = record_of(ledger, a_call())
     assert (record.status, record.handle, record.awaits) == ("pending", "job-1", "completion")
@@ -88,7 +88,7 @@ def test_suspended_call_has_no_worker_and_says_what_it_waits_for(ledger: Ledger,
     assert stored(ledger, call_id).status == "pending"
 
 
-def test_its_completion_leaves_nothing_behind_and_an_event_in_the_mailbox(
+def test_completion_leaves_only_event_in_mailbox(
     ledger: Ledger, redis: Redis, completions: Completions
 ) -> None:
     call_id = suspended(ledger)
@@ -100,7 +100,7 @@ def test_its_completion_leaves_nothing_behind_and_an_event_in_the_mailbox(
     assert lasting == []
 
 
-def test_a_completion_whose_completer_dies_is_stored_by_the_sweep(
+def test_completion_whose_completer_dies_is_stored_by_sweep(
     ledger: Ledger, hasty: Ledger, completions: Completions, reaper: Reaper
 ) -> None:
     call_id = suspended(ledger)
@@ -115,7 +115,7 @@ def test_a_completion_whose_completer_dies_is_stored_by_the_sweep(
     assert (stored(ledger, call_id).status, stored(ledger, call_id).output) == ("ok", "first")
 
 
-def test_a_pending_call_whose_sweeper_dies_still_expires(
+def test_pending_call_whose_sweeper_dies_still_expires(
     ledger: Ledger, hasty: Ledger, reaper: Reaper, completions: Completions
 ) -> None:
     call_id = suspended(ledger, seconds=-1)
@@ -130,7 +130,7 @@ def test_a_pending_call_whose_sweeper_dies_still_expires(
     assert (result.error.code, result.handle) == ("E_TOOL_EXPIRED", "job-1")
 
 
-def test_what_comes_after_the_time_ends_the_call_as_expired(ledger: Ledger, completions: Completions) -> None:
+def test_late_completion_ends_call_as_expired(ledger: Ledger, completions: Completions) -> None:
     call_id = suspended(ledger, seconds=-1)
     with pytest.raises(CallClosedError):
         completions.complete(call_id, Outcome("too late"), "me")
@@ -139,7 +139,7 @@ def test_what_comes_after_the_time_ends_the_call_as_expired(ledger: Ledger, comp
     assert result.error.code == "E_TOOL_EXPIRED"
 
 
-def test_a_completion_that_is_asked_for_again_with_the_same_token_is_the_same(ledger: Ledger) -> None:
+def test_completion_repeated_with_same_token_is_same(ledger: Ledger) -> None:
     call_id = suspended(ledger)
     script_call = ledger.resolve(call_id, Outcome(output=1), "somebody")
     first, again = (script_call.run(ledger.redis) for _ in range(2))
@@ -149,7 +149,7 @@ def test_a_completion_that_is_asked_for_again_with_the_same_token_is_the_same(le
         ledger.resolve(call_id, Outcome(output=1), "somebody").run(ledger.redis)
 
 
-def test_a_completion_that_came_first_is_handed_to_the_run(ledger: Ledger, completions: Completions) -> None:
+def test_completion_that_came_first_is_handed_to_run(ledger: Ledger, completions: Completions) -> None:
     claim = begun(ledger, a_call())
     completions.complete(claim.run.id, Outcome("quick"), "me")
     assert record_of(ledger, a_call()).status == "running"
@@ -158,7 +158,7 @@ def test_a_completion_that_came_first_is_handed_to_the_run(ledger: Ledger, compl
     assert Outcome.of(completion) == Outcome("quick")
 
 
-def test_a_completion_that_the_run_did_not_wait_for_does_not_stay_in_the_record(
+def test_unawaited_completion_does_not_stay_in_record(
     ledger: Ledger, redis: Redis, completions: Completions
 ) -> None:
     claim = begun(ledger, a_call())
@@ -169,7 +169,7 @@ def test_a_completion_that_the_run_did_not_wait_for_does_not_stay_in_the_record(
 
 
 @pytest.mark.parametrize(("idempotent", "verdict"), [(False, Verdict.COMPLETED), (True, Verdict.REQUEUE)])
-def test_what_a_dead_worker_had_begun_and_others_completed_is_not_lost(
+def test_completed_begun_call_survives_worker_death(
     ledger: Ledger, hasty: Ledger, completions: Completions, idempotent: bool, verdict: Verdict
 ) -> None:
     claim = begun(hasty, a_call(), idempotent=idempotent)
@@ -177,19 +177,19 @@ def test_what_a_dead_worker_had_begun_and_others_completed_is_not_lost(
     assert swept(ledger).verdict is verdict
 
 
-def test_a_run_that_has_lost_its_claim_cannot_suspend_the_call(ledger: Ledger) -> None:
+def test_run_with_lost_claim_cannot_suspend_call(ledger: Ledger) -> None:
     claim = begun(ledger, a_call())
     assert suspend(ledger, replace(claim, token="another")) == 0
     assert record_of(ledger, a_call()).status == "running"
 
 
-def test_a_cancelled_run_cannot_suspend_the_call(ledger: Ledger) -> None:
+def test_cancelled_run_cannot_suspend_call(ledger: Ledger) -> None:
     claim = begun(ledger, a_call())
     ledger.cancel(claim.run.id, "me").run(ledger.redis)
     assert suspend(ledger, claim) == -1
 
 
-def test_a_canceller_that_dies_leaves_a_pending_call_cancelled(ledger: Ledger, hasty: Ledger) -> None:
+def test_canceller_that_dies_leaves_pending_call_cancelled(ledger: Ledger, hasty: Ledger) -> None:
     call_id = suspended(ledger)
     hasty.cancel(call_id, "dies").run(hasty.redis)
     taken = swept(ledger)
@@ -218,7 +218,7 @@ def test_held_call_is_queued_again_by_its_approval(
     assert claim.was_pending
 
 
-def test_a_completion_that_came_before_the_call_was_held_does_not_stand_for_an_approval(
+def test_completion_before_hold_is_no_approval(
     ledger: Ledger, completions: Completions, reaper: Reaper
 ) -> None:
     claim = begun(ledger, a_call())
@@ -230,9 +230,7 @@ def test_a_completion_that_came_before_the_call_was_held_does_not_stand_for_an_a
     assert result.error.message.startswith("The call was not approved in time")
 
 
-def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
-    ledger: Ledger, completions: Completions
-) -> None:
+def test_completion_before_hold_does_not_prevent_approval(ledger: Ledger, completions: Completions) -> None:
     claim = begun(ledger, a_call())
     completions.complete(claim.run.id, Outcome("forged"), "me")
     suspend(ledger, claim, is_approval=True)
@@ -240,7 +238,7 @@ def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
     assert claimed(ledger, a_call()).run.approved_by == "ann"
 
 
-def test_an_approval_whose_answer_was_lost_is_answered_the_same(ledger: Ledger) -> None:
+def test_approval_whose_answer_was_lost_is_answered_same(ledger: Ledger) -> None:
     call_id = suspended(ledger, is_approval=True)
     script_call = ledger.approve(call_id, a_call(), "ann")
     assert [script_call.run(ledger.redis) for _ in range(2)] == [None] * 2
@@ -248,7 +246,7 @@ def test_an_approval_whose_answer_was_lost_is_answered_the_same(ledger: Ledger) 
         ledger.approve(call_id, a_call(), "ann").run(ledger.redis)
 
 
-def test_another_message_of_an_approved_call_runs_what_was_approved(
+def test_second_message_of_approved_call_runs_approved_arguments(
     ledger: Ledger, completions: Completions
 ) -> None:
     call_id = suspended(ledger, is_approval=True)
@@ -270,7 +268,7 @@ def test_unreadable_approved_call_is_not_run(
     assert claimed(ledger, a_call()).verdict is Verdict.HELD
 
 
-def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completions: Completions) -> None:
+def test_approval_that_comes_too_late_ends_call(ledger: Ledger, completions: Completions) -> None:
     call_id = suspended(ledger, seconds=-1, is_approval=True)
     record = record_of(ledger, a_call())
     with pytest.raises(CallClosedError):
@@ -280,16 +278,14 @@ def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completio
     assert result.error.message.startswith("The call was not approved in time")
 
 
-def test_callback_token_is_valid_for_one_run_and_errors_reveal_nothing(
-    ledger: Ledger, completions: Completions
-) -> None:
+def test_callback_token_fits_one_run_errors_reveal_nothing(ledger: Ledger, completions: Completions) -> None:
     claim = begun(ledger, a_call())
     for token in ("", claim.token, "\ud800"):
         with pytest.raises(CallNotFoundError):
             completions.complete_with_token(claim.run.id, token, Outcome("mine"))
 
 
-def test_a_token_that_was_right_a_moment_ago_does_not_complete_the_next_run(ledger: Ledger) -> None:
+def test_earlier_checked_token_cannot_complete_next_run(ledger: Ledger) -> None:
     first = begun(ledger, a_call(), idempotent=True)
     checked = CallbackToken(callback_token(first.run.id, first.token), first.token)
     ledger.release(first, died=True, message=b"").run(ledger.redis)
@@ -298,9 +294,7 @@ def test_a_token_that_was_right_a_moment_ago_does_not_complete_the_next_run(ledg
         ledger.resolve(first.run.id, Outcome("of the first run"), "late", callback=checked).run(ledger.redis)
 
 
-def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_own(
-    ledger: Ledger, completions: Completions
-) -> None:
+def test_retried_run_ends_token_and_next_gets_own(ledger: Ledger, completions: Completions) -> None:
     first = begun(ledger, a_call(), idempotent=True)
     call_id, old = first.run.id, callback_token(first.run.id, first.token)
     completions.complete_with_token(call_id, old, Outcome("of the run that fails"))
@@ -317,9 +311,7 @@ def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_
     assert Outcome.of(completion) == Outcome("good")
 
 
-def test_a_call_that_waits_for_a_retry_has_nothing_to_complete(
-    ledger: Ledger, completions: Completions
-) -> None:
+def test_call_waiting_for_retry_cannot_be_completed(ledger: Ledger, completions: Completions) -> None:
     first = begun(ledger, a_call(), idempotent=True)
     ledger.retry(first, pause_ms=1, begun_at=1.0, code="E_TOOL", message=b"again").run(ledger.redis)
 
@@ -327,9 +319,7 @@ def test_a_call_that_waits_for_a_retry_has_nothing_to_complete(
         completions.complete(first.run.id, Outcome("in the pause"), "me")
 
 
-def test_a_call_that_was_held_is_completed_by_the_callback_of_its_run_alone(
-    ledger: Ledger, completions: Completions
-) -> None:
+def test_only_approved_runs_callback_completes_held_call(ledger: Ledger, completions: Completions) -> None:
     holding = begun(ledger, a_call())
     suspend(ledger, holding, is_approval=True)
     completions.approve(record_of(ledger, a_call()), "ann")
@@ -345,7 +335,7 @@ def test_a_call_that_was_held_is_completed_by_the_callback_of_its_run_alone(
 
 
 @pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
-def test_a_pending_call_that_cannot_be_read_is_not_found(
+def test_unreadable_pending_call_is_not_found(
     ledger: Ledger, redis: Redis, completions: Completions, call_json: bytes
 ) -> None:
     call_id = suspended(ledger)
@@ -354,7 +344,7 @@ def test_a_pending_call_that_cannot_be_read_is_not_found(
         completions.complete(call_id, Outcome(1), "me")
 
 
-def test_an_event_is_answered_by_its_agent_alone(ledger: Ledger, completions: Completions) -> None:
+def test_event_is_answered_by_its_agent_alone(ledger: Ledger, completions: Completions) -> None:
     call_id = suspended(ledger)
     completions.complete(call_id, Outcome(1), "me")
     event_id = identity_of(completed_event(a_call(), stored(ledger, call_id)))
@@ -362,7 +352,7 @@ def test_an_event_is_answered_by_its_agent_alone(ledger: Ledger, completions: Co
         completions.complete(event_id, Outcome(2), "me")
 
 
-def test_call_is_approved_that_was_held_while_the_deadlines_were_damaged(
+def test_call_held_during_damaged_deadlines_is_approved(
     ledger: Ledger, redis: Redis, completions: Completions
 ) -> None:
     redis.hset(ledger.keys.agents, "coder", "{}")
@@ -388,7 +378,7 @@ def edited(ledger: Ledger, completions: Completions, *, by: str = "ann") -> str:
     return call_id
 
 
-def test_edited_arguments_replace_those_of_the_record_and_of_the_message(
+def test_edited_arguments_replace_record_and_message_arguments(
     ledger: Ledger, redis: Redis, completions: Completions
 ) -> None:
     redis.delete("agent.coder")
@@ -402,7 +392,7 @@ def test_edited_arguments_replace_those_of_the_record_and_of_the_message(
 
 
 @pytest.mark.parametrize("claim_on_reserve", [False, True])
-def test_each_run_of_an_edited_call_has_the_edited_arguments(
+def test_each_run_of_edited_call_has_edited_arguments(
     ledger: Ledger, hasty: Ledger, completions: Completions, reaper: Reaper, claim_on_reserve: bool
 ) -> None:
     call_id = edited(ledger, completions)
@@ -421,28 +411,26 @@ def test_each_run_of_an_edited_call_has_the_edited_arguments(
     assert (again.run.id, again.run.call.edited) == (call_id, claim.run.call.edited)
 
 
-def test_the_same_arguments_are_no_edit(ledger: Ledger, completions: Completions) -> None:
+def test_same_arguments_are_no_edit(ledger: Ledger, completions: Completions) -> None:
     suspended(ledger, is_approval=True)
     completions.approve(record_of(ledger, a_call()), "ann", dict(a_call().args))
     assert record_of(ledger, a_call()).call.edited is None
 
 
 @pytest.mark.parametrize("other", [{"n": True}, {"n": 1.0}, {"n": 1, "m": None}])
-def test_json_that_only_looks_the_same_is_an_edit(other: JsonObject) -> None:
+def test_json_that_only_looks_same_is_edit(other: JsonObject) -> None:
     assert not is_same_json({"n": 1}, other)
     assert is_same_json({"a": 1, **other}, {**other, "a": 1})
 
 
-def test_an_edited_call_that_is_submitted_again_as_it_was_asked_for_is_the_same(
-    ledger: Ledger, completions: Completions
-) -> None:
+def test_edited_call_resubmitted_as_asked_is_same(ledger: Ledger, completions: Completions) -> None:
     edited(ledger, completions)
     [admission] = ledger.submit_all([submission(a_call())], "p1")
     assert (admission.is_new, admission.is_conflict) == (False, False)
     assert record_of(ledger, a_call()).call.args == EDITED
 
 
-def test_the_agent_is_told_of_an_edit_however_the_call_ends(
+def test_agent_learns_of_edit_however_call_ends(
     ledger: Ledger, hasty: Ledger, completions: Completions, reaper: Reaper
 ) -> None:
     edited(ledger, completions)
@@ -458,7 +446,7 @@ def test_the_agent_is_told_of_an_edit_however_the_call_ends(
     assert "not of the arguments that were asked for" in told["note"]
 
 
-def test_a_late_edit_changes_nothing(ledger: Ledger, completions: Completions) -> None:
+def test_late_edit_changes_nothing(ledger: Ledger, completions: Completions) -> None:
     call_id = suspended(ledger, seconds=-1, is_approval=True)
     with pytest.raises(CallClosedError):
         completions.approve(record_of(ledger, a_call()), "ann", EDITED)
@@ -468,7 +456,7 @@ def test_a_late_edit_changes_nothing(ledger: Ledger, completions: Completions) -
     assert error.code == "E_TOOL_EXPIRED"
 
 
-def test_of_two_edits_the_first_counts(ledger: Ledger, completions: Completions) -> None:
+def test_of_two_edits_first_counts(ledger: Ledger, completions: Completions) -> None:
     suspended(ledger, is_approval=True)
     waiting = record_of(ledger, a_call())
     completions.approve(waiting, "ann", EDITED)
@@ -478,12 +466,12 @@ def test_of_two_edits_the_first_counts(ledger: Ledger, completions: Completions)
     assert (record.call.args, record.approved_by) == (EDITED, "ann")
 
 
-def test_a_replay_of_an_edited_call_repeats_what_ran(ledger: Ledger, completions: Completions) -> None:
+def test_replay_of_edited_call_uses_edited_arguments(ledger: Ledger, completions: Completions) -> None:
     edited(ledger, completions)
     again = replay_of(record_of(ledger, a_call()))
     assert (again.args, again.edited) == (EDITED, None)
 
 
-def test_who_approves_sees_whether_the_call_may_run_again(ledger: Ledger) -> None:
+def test_approver_sees_whether_call_may_run_again(ledger: Ledger) -> None:
     suspend(ledger, begun(ledger, a_call(), idempotent=True), is_approval=True)
     assert record_of(ledger, a_call()).is_idempotent is True

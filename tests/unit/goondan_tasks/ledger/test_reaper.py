@@ -34,9 +34,7 @@ from tests.unit.goondan_tasks.ledger.calls import (
 from tests.waiting import wait_until
 
 
-def test_one_sweep_settles_all_that_is_late_however_many(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_sweep_settles_all_late_calls(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goondan_tasks.ledger.reaper.monotonic", lambda: 0.0)  # its time is limited
     ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=0.02))
     calls = [a_call(tool_call_id=f"call_{number}") for number in range(2 * SWEEP_BATCH + 1)]
@@ -59,9 +57,7 @@ class Stumbling(Reaper):
         return super().answer(claim, result)
 
 
-def test_a_call_that_cannot_be_settled_does_not_stop_the_sweep(
-    redis: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unsettleable_call_does_not_stop_sweep(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=0.02))
     calls = [a_call(tool_call_id=f"call_{number}") for number in range(3)]
     ledger.submit_all([submission(call) for call in calls], "p1")
@@ -75,7 +71,7 @@ def test_a_call_that_cannot_be_settled_does_not_stop_the_sweep(
     assert f"call {reaper.stumbles_over} cannot be settled" in caplog.text
 
 
-def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Redis, ledger: Ledger) -> None:
+def test_call_with_unreadable_shared_result_ends_unrun(redis: Redis, ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     claim = replace(claimed(ledger, call), verdict=Verdict.SHARED, about="id-1")
@@ -88,7 +84,7 @@ def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Re
     assert "id-1" in result.error.message
 
 
-def test_message_without_a_call_ends_as_a_dead_letter_when_its_claim_is_settled(
+def test_settled_message_without_call_becomes_dead_letter(
     redis: Redis,
 ) -> None:
     ledger = Ledger(redis, Settings())
@@ -105,9 +101,7 @@ def test_message_without_a_call_ends_as_a_dead_letter_when_its_claim_is_settled(
     assert result.error.message == "The message holds no call: it is not an object."
 
 
-def test_leases_of_a_process_that_has_ended_are_over_for_the_next_sweep_and_no_others(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_next_sweep_ends_only_dead_process_leases(ledger: Ledger, redis: Redis) -> None:
     theirs, others, waiting = (a_call(tool_call_id=name) for name in ("theirs", "others", "waiting"))
     ledger.submit_all([submission(call) for call in (theirs, others, waiting)], "p1")
     for call, process in ((theirs, "dead"), (others, "live")):
@@ -128,7 +122,7 @@ def test_leases_of_a_process_that_has_ended_are_over_for_the_next_sweep_and_no_o
     ]
 
 
-def test_without_a_process_no_lease_is_ended(ledger: Ledger) -> None:
+def test_without_process_no_lease_is_ended(ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="a process has an id"):
         ledger.end_leases("")
 
@@ -150,7 +144,7 @@ def died(ledger: Ledger, terms: ClaimTerms) -> None:
         (ClaimTerms(idempotent=True, max_attempts=1), "ended with E_TOOL_POISONED", "E_TOOL_POISONED"),
     ],
 )
-def test_a_line_says_what_became_of_a_call_whose_worker_died(
+def test_log_names_outcome_of_dead_workers_call(
     ledger: Ledger, caplog: pytest.LogCaptureFixture, terms: ClaimTerms, how: str, code: str
 ) -> None:
     died(ledger, terms)
@@ -164,7 +158,7 @@ def test_a_line_says_what_became_of_a_call_whose_worker_died(
     assert (counts.settled, counts.lost) == ({("coder", code): 1}, {"coder": 1})
 
 
-def test_a_cancelled_call_that_no_worker_had_is_logged_and_counted(
+def test_cancelled_unclaimed_call_is_logged_and_counted(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -190,7 +184,7 @@ def backlog(ledger: Ledger) -> int:
     return read_backlogs(ledger.redis, ledger.keys, ["coder"])["coder"].queue.backlog
 
 
-def test_a_cancelled_call_leaves_the_queue_of_an_agent_without_workers(ledger: Ledger, redis: Redis) -> None:
+def test_cancelled_call_leaves_queue_of_agent_without_workers(ledger: Ledger, redis: Redis) -> None:
     ids = [sent(ledger, a_call(tool_call_id=f"c{number}")) for number in range(3)]
 
     Reaper(ledger, "").cancel(ids[1], "producer")
@@ -201,7 +195,7 @@ def test_a_cancelled_call_leaves_the_queue_of_an_agent_without_workers(ledger: L
     assert backlog(ledger) == 2
 
 
-def test_an_expired_call_leaves_the_queue_of_an_agent_without_workers(redis: Redis) -> None:
+def test_expired_call_leaves_queue_of_agent_without_workers(redis: Redis) -> None:
     ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=0.02))
     call_id = sent(ledger, a_call())
     reaper = Reaper(ledger, "")
@@ -212,7 +206,7 @@ def test_an_expired_call_leaves_the_queue_of_an_agent_without_workers(redis: Red
     assert backlog(ledger) == 0
 
 
-def test_a_cancelled_event_leaves_the_queue_of_an_agent_without_workers(ledger: Ledger) -> None:
+def test_cancelled_event_leaves_queue_of_agent_without_workers(ledger: Ledger) -> None:
     call_id = sent(ledger, an_event(1))
 
     Reaper(ledger, "").cancel(call_id, "producer")
@@ -220,7 +214,7 @@ def test_a_cancelled_event_leaves_the_queue_of_an_agent_without_workers(ledger: 
     assert backlog(ledger) == 0
 
 
-def test_a_message_is_left_to_the_worker_that_reads_the_queue(ledger: Ledger) -> None:
+def test_message_is_left_to_worker_that_reads_queue(ledger: Ledger) -> None:
     AgentRegistry(ledger.redis, ledger.keys).publish_worker(worker(), 60)
     call_id = sent(ledger, a_call())
 
@@ -230,7 +224,7 @@ def test_a_message_is_left_to_the_worker_that_reads_the_queue(ledger: Ledger) ->
 
 
 @pytest.mark.parametrize("bounds", [(1, 1_000_000), (1_000, 10)])
-def test_only_the_first_messages_of_a_queue_are_searched(
+def test_only_first_messages_of_queue_are_searched(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, int]
 ) -> None:
     monkeypatch.setattr("goondan_tasks.ledger.ledger.SEARCHED", bounds)

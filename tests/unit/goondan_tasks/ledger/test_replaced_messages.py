@@ -63,7 +63,7 @@ def test_message_whose_claim_was_lost_comes_back(ledger: Ledger, redis: Redis, i
     ],
     ids=" ".join,
 )
-def test_message_that_a_record_replaces_leaves(redis: Redis, fields: Sequence[str]) -> None:
+def test_message_that_record_replaces_leaves(redis: Redis, fields: Sequence[str]) -> None:
     redis.lpush(CODER, "message")
     tag = reserved(redis)
     redis.hset("goondan:call:one", mapping=dict(zip(fields[::2], fields[1::2], strict=True)))
@@ -72,7 +72,7 @@ def test_message_that_a_record_replaces_leaves(redis: Redis, fields: Sequence[st
     assert (redis.hlen(IN_FLIGHT), redis.zcard(IN_FLIGHT_INDEX)) == (0, 0)
 
 
-def test_message_of_a_damaged_record_leaves(redis: Redis) -> None:
+def test_message_of_damaged_record_leaves(redis: Redis) -> None:
     redis.lpush(CODER, "message")
     tag = reserved(redis)
     redis.set("goondan:call:one", "overwritten")

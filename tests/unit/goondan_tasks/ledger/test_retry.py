@@ -35,7 +35,7 @@ def failed(ledger: Ledger, call: ToolCall, terms: ClaimTerms = AGAIN) -> Claim:
     return claim
 
 
-def test_a_retry_holds_no_claim_and_waits_as_a_scheduled_call(ledger: Ledger, redis: Redis) -> None:
+def test_waiting_retry_is_scheduled_call_without_claim(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     claim = failed(ledger, call)
     before = claim.run.clock()
@@ -51,7 +51,7 @@ def test_a_retry_holds_no_claim_and_waits_as_a_scheduled_call(ledger: Ledger, re
     assert record.state_text(claim.run.clock()).endswith("after attempt 1")
 
 
-def test_the_next_claim_knows_of_the_runs_before(ledger: Ledger, reaper: Reaper) -> None:
+def test_next_claim_knows_of_runs_before(ledger: Ledger, reaper: Reaper) -> None:
     call = a_call()
     first = failed(ledger, call)
     assert (first.run.retries, first.run.begun_at) == (0, None)
@@ -63,9 +63,7 @@ def test_the_next_claim_knows_of_the_runs_before(ledger: Ledger, reaper: Reaper)
     assert (second.run.attempt, second.run.retries, second.run.begun_at) == (2, 1, 1_790_000_000_000.0)
 
 
-def test_the_next_run_goes_to_the_front_of_the_queue_with_its_deadline(
-    ledger: Ledger, reaper: Reaper, redis: Redis
-) -> None:
+def test_next_run_heads_queue_and_keeps_deadline(ledger: Ledger, reaper: Reaper, redis: Redis) -> None:
     call = a_call()
     claim = failed(ledger, call)
     record = record_of(ledger, call)
@@ -79,7 +77,7 @@ def test_the_next_run_goes_to_the_front_of_the_queue_with_its_deadline(
     assert not redis.hexists(ledger.keys.call(claim.run.id), "message")
 
 
-def test_a_retry_that_is_past_its_deadline_when_it_is_woken_is_not_run(ledger: Ledger, redis: Redis) -> None:
+def test_retry_woken_past_deadline_is_not_run(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     claim = failed(ledger, call)
     assert grants(ledger, claim)
@@ -88,7 +86,7 @@ def test_a_retry_that_is_past_its_deadline_when_it_is_woken_is_not_run(ledger: L
     assert (late.verdict, late.run.attempt) == (Verdict.EXPIRED, 1)
 
 
-def test_a_retry_that_waits_is_cancelled_at_once(ledger: Ledger, reaper: Reaper, redis: Redis) -> None:
+def test_retry_that_waits_is_cancelled_at_once(ledger: Ledger, reaper: Reaper, redis: Redis) -> None:
     call = a_call()
     claim = failed(ledger, call)
     assert grants(ledger, claim, 30_000)
@@ -101,14 +99,14 @@ def test_a_retry_that_waits_is_cancelled_at_once(ledger: Ledger, reaper: Reaper,
     assert ledger.finish(claim, claim.run.ok(1, None)).run(redis) is Stored.LOST
 
 
-def test_a_second_message_of_a_retry_that_waits_is_dropped(ledger: Ledger) -> None:
+def test_second_message_of_retry_that_waits_is_dropped(ledger: Ledger) -> None:
     call = a_call()
     assert grants(ledger, failed(ledger, call), 30_000)
     assert claimed(ledger, call, AGAIN).verdict is Verdict.HELD
 
 
 @pytest.mark.parametrize("died", [False, True])
-def test_another_message_of_a_call_that_is_run_again_runs_the_same(ledger: Ledger, died: bool) -> None:
+def test_every_message_of_rerun_call_runs_original(ledger: Ledger, died: bool) -> None:
     call = a_call()
     submit(ledger, call)
     first = claimed(ledger, call, AGAIN)
@@ -118,14 +116,14 @@ def test_another_message_of_a_call_that_is_run_again_runs_the_same(ledger: Ledge
     assert claimed(ledger, forged, AGAIN).run.call == call
 
 
-def test_a_granted_run_begins_though_the_claim_did_not_know_the_tool(ledger: Ledger, reaper: Reaper) -> None:
+def test_granted_run_begins_though_claim_knew_no_tool(ledger: Ledger, reaper: Reaper) -> None:
     call = a_call()
     assert grants(ledger, failed(ledger, call, ONCE))
     assert reaper.wake().queued == 1
     assert claimed(ledger, call, AGAIN).verdict is Verdict.RUN
 
 
-def test_no_run_is_granted_beyond_the_deadline(ledger: Ledger) -> None:
+def test_no_run_is_granted_beyond_deadline(ledger: Ledger) -> None:
     claim = failed(ledger, a_call())
     assert not grants(ledger, claim, 61_000)
     assert grants(ledger, claim, 50_000)
@@ -134,9 +132,7 @@ def test_no_run_is_granted_beyond_the_deadline(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("deadline", "nan"), ("deadline", "inf"), ("deadline", "soon"), ("attempt", "x")]
 )
-def test_a_call_that_nobody_could_claim_again_is_not_run_again(
-    ledger: Ledger, redis: Redis, field: str, value: str
-) -> None:
+def test_unclaimable_call_is_not_run_again(ledger: Ledger, redis: Redis, field: str, value: str) -> None:
     call = a_call()
     claim = failed(ledger, call, AGAIN)
     redis.hset(ledger.keys.call(claim.run.id), field, value)
@@ -146,7 +142,7 @@ def test_a_call_that_nobody_could_claim_again_is_not_run_again(
     assert ledger.finish(claim, claim.run.ok(1, None)).run(redis) is Stored.YES
 
 
-def test_no_run_is_granted_to_a_cancelled_call_or_a_lost_claim(ledger: Ledger, hasty: Ledger) -> None:
+def test_cancel_or_lost_claim_grants_no_run(ledger: Ledger, hasty: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
     lost = claimed(hasty, call, AGAIN)
@@ -156,7 +152,7 @@ def test_no_run_is_granted_to_a_cancelled_call_or_a_lost_claim(ledger: Ledger, h
     assert not grants(ledger, taken)
 
 
-def test_only_deaths_count_for_the_most_attempts(ledger: Ledger, redis: Redis) -> None:
+def test_only_deaths_count_for_most_attempts(ledger: Ledger, redis: Redis) -> None:
     hasty = Ledger(redis, Settings(lease_seconds=0.02, queue_timeout_seconds=60))
     call, terms = a_call(), ClaimTerms(idempotent=True, max_attempts=2)
     submit(ledger, call)
@@ -174,7 +170,7 @@ def test_only_deaths_count_for_the_most_attempts(ledger: Ledger, redis: Redis) -
 
 
 @pytest.mark.parametrize("report", [b'{"done":1}', b'{"done":1.5,"total":3,"message":"x"}'])
-def test_progress_is_kept_in_the_record(ledger: Ledger, report: bytes) -> None:
+def test_progress_is_kept_in_record(ledger: Ledger, report: bytes) -> None:
     call = a_call()
     submit(ledger, call)
     claim = claimed(ledger, call)
@@ -186,7 +182,7 @@ def test_progress_is_kept_in_the_record(ledger: Ledger, report: bytes) -> None:
     assert kept.updated_at[:4] == time.strftime("%Y", time.gmtime())
 
 
-def test_progress_without_the_claim_is_not_kept(ledger: Ledger) -> None:
+def test_progress_without_claim_is_not_kept(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     claim = claimed(ledger, call)

@@ -74,7 +74,7 @@ def hourly(name: str = "hourly", owner: str = "w", **fields: Any) -> Schedule:
     )
 
 
-def test_a_slot_is_fired_once_by_two_workers_that_look_at_the_same_time(station: Station) -> None:
+def test_two_workers_looking_together_fire_slot_once(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     station.pass_slot(one)
@@ -88,7 +88,7 @@ def test_a_slot_is_fired_once_by_two_workers_that_look_at_the_same_time(station:
     assert station.state("w/hourly").fired == 1
 
 
-def test_a_worker_that_is_too_late_changes_nothing(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_is_too_late_changes_nothing(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     station.pass_slot(one, 3)
@@ -110,7 +110,7 @@ def test_a_worker_that_is_too_late_changes_nothing(station: Station, monkeypatch
     assert station.state("w/hourly").fired == 3
 
 
-def test_the_next_slot_is_due_in_time(station: Station) -> None:
+def test_next_slot_is_due_in_time(station: Station) -> None:
     one = hourly(every="10s")
     station.store.keep("w", [one], 1.0)
 
@@ -121,7 +121,7 @@ def test_the_next_slot_is_due_in_time(station: Station) -> None:
     assert ScheduleStore(station.ledger).fire_due(["other"], station.cancel).next_seconds is None
 
 
-def test_schedules_of_a_bundle_are_added_changed_and_removed_by_name(station: Station) -> None:
+def test_schedules_are_added_changed_removed_by_name(station: Station) -> None:
     station.store.keep("w", [hourly("a"), hourly("b")], 1.0)
     station.store.pause(hourly("b"), "why", "ann")
     next_of_a = station.state("w/a").next
@@ -138,7 +138,7 @@ def test_schedules_of_a_bundle_are_added_changed_and_removed_by_name(station: St
     assert not station.redis.exists(station.ledger.keys.schedule("w/a"))
 
 
-def test_an_older_worker_does_not_replace_the_schedules_of_a_newer_one(station: Station) -> None:
+def test_older_worker_does_not_replace_newer_schedules(station: Station) -> None:
     station.store.keep("w", [hourly("new")], 2.0)
 
     assert not station.store.keep("w", [hourly("old")], 1.0)
@@ -146,7 +146,7 @@ def test_an_older_worker_does_not_replace_the_schedules_of_a_newer_one(station: 
     assert [one.full_name for one in station.store.all()] == ["w/new"]
 
 
-def test_bundles_and_programs_do_not_touch_the_schedules_of_each_other(station: Station) -> None:
+def test_bundles_and_programs_keep_schedules_apart(station: Station) -> None:
     station.store.keep("w", [hourly()], 1.0)
     station.store.keep("v", [hourly(owner="v")], 1.0)
     station.store.put(hourly(owner=""))
@@ -158,14 +158,14 @@ def test_bundles_and_programs_do_not_touch_the_schedules_of_each_other(station: 
     assert len(station.look("w", "").fired) == 1
 
 
-def test_a_bundle_without_schedules_leaves_no_key(station: Station) -> None:
+def test_bundle_without_schedules_leaves_no_key(station: Station) -> None:
     station.store.keep("w", [], 1.0)
     station.look()
 
     assert station.redis.keys("*") == []
 
 
-def test_a_paused_schedule_fires_nothing_and_goes_on_with_its_next_slot(station: Station) -> None:
+def test_paused_schedule_skips_slots_and_resumes_with_next(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     station.pass_slot(one, 3)
@@ -181,7 +181,7 @@ def test_a_paused_schedule_fires_nothing_and_goes_on_with_its_next_slot(station:
     assert state.next is not None
 
 
-def test_overlap_skip_counts_a_slot_while_an_earlier_run_is_open(station: Station) -> None:
+def test_overlap_skip_counts_slot_during_open_run(station: Station) -> None:
     one = hourly(overlap="skip", catchUp="once")
     station.store.keep("w", [one], 1.0)
     words, ids = list[str](), list[str]()
@@ -197,7 +197,7 @@ def test_overlap_skip_counts_a_slot_while_an_earlier_run_is_open(station: Statio
     assert station.state("w/hourly").skipped == 1
 
 
-def test_overlap_cancel_ends_the_earlier_run_first(station: Station) -> None:
+def test_overlap_cancel_ends_earlier_run_first(station: Station) -> None:
     one = hourly(overlap="cancel", catchUp="once", instanceKey="{{slot}}")
     station.store.keep("w", [one], 1.0)
     first = station.store.outside_slots(one)
@@ -213,7 +213,7 @@ def test_overlap_cancel_ends_the_earlier_run_first(station: Station) -> None:
     assert result.error.code == "E_TOOL_CANCELLED"
 
 
-def test_the_list_has_the_last_run_and_its_error(station: Station) -> None:
+def test_list_has_last_run_and_its_error(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     station.pass_slot(one)
@@ -229,7 +229,7 @@ def test_the_list_has_the_last_run_and_its_error(station: Station) -> None:
     assert state.last_id != fired.call_id
 
 
-def test_the_list_knows_at_once_that_a_run_has_ended_and_how(station: Station) -> None:
+def test_list_shows_ended_run_with_outcome_immediately(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     runs = [station.store.outside_slots(one) for _ in range(3)]
@@ -250,7 +250,7 @@ def test_the_list_knows_at_once_that_a_run_has_ended_and_how(station: Station) -
     assert second.last_error == "E_MODEL: no answer"
 
 
-def test_a_key_is_the_same_run_until_the_schedule_is_removed(station: Station) -> None:
+def test_key_is_same_run_until_schedule_is_removed(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1)
     run, again = station.store.outside_slots(one, "k"), station.store.outside_slots(one, "k")
@@ -262,7 +262,7 @@ def test_a_key_is_the_same_run_until_the_schedule_is_removed(station: Station) -
     assert run.id == again.id != station.store.outside_slots(one, "k").id
 
 
-def test_the_list_goes_on_without_the_record_of_a_run(station: Station) -> None:
+def test_list_goes_on_without_record_of_run(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     run = station.store.outside_slots(one)
@@ -274,7 +274,7 @@ def test_the_list_goes_on_without_the_record_of_a_run(station: Station) -> None:
     assert (state.open_runs, state.last_outcome) == (0, None)
 
 
-def test_a_run_outside_the_slots_leaves_the_next_slot_and_counts_once(station: Station) -> None:
+def test_run_outside_slots_counts_once_keeping_next_slot(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     before = station.state("w/hourly").next
@@ -288,7 +288,7 @@ def test_a_run_outside_the_slots_leaves_the_next_slot_and_counts_once(station: S
     assert station.redis.llen(QUEUE) == 1
 
 
-def test_a_schedule_that_was_changed_meanwhile_is_not_run_as_it_was(station: Station) -> None:
+def test_changed_schedule_is_not_run_as_before(station: Station) -> None:
     station.store.keep("w", [hourly()], 1.0)
     submission = station.store.outside_slots(hourly())
     station.store.keep("w", [hourly(input="new")], 2.0)
@@ -297,7 +297,7 @@ def test_a_schedule_that_was_changed_meanwhile_is_not_run_as_it_was(station: Sta
     assert station.redis.llen(QUEUE) == 0
 
 
-def test_a_damaged_mailbox_does_not_stop_its_schedule(station: Station) -> None:
+def test_damaged_mailbox_does_not_stop_its_schedule(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     station.redis.set(station.ledger.keys.mailbox("coder@default"), "x")
@@ -310,7 +310,7 @@ def test_a_damaged_mailbox_does_not_stop_its_schedule(station: Station) -> None:
     assert station.look().fired == []
 
 
-def test_a_schedule_whose_key_is_damaged_leaves_the_others_alone(station: Station) -> None:
+def test_schedule_whose_key_is_damaged_leaves_others_alone(station: Station) -> None:
     station.store.keep("w", [hourly("a"), hourly("b")], 1.0)
     station.pass_slot(hourly("a"))
     station.pass_slot(hourly("b"))
@@ -324,7 +324,7 @@ def test_a_schedule_whose_key_is_damaged_leaves_the_others_alone(station: Statio
 
 
 @pytest.mark.parametrize("count", ["x", str(2**63 - 1)])
-def test_a_damaged_count_begins_again(station: Station, count: str) -> None:
+def test_damaged_count_begins_again(station: Station, count: str) -> None:
     one = hourly(catchUp="once")
     station.store.keep("w", [one], 1.0)
     station.pass_slot(one, 3)
@@ -360,9 +360,7 @@ def damage(station: Station, one: Schedule, fields: dict[str, str | None]) -> No
 
 
 @pytest.mark.parametrize("fields", DAMAGED_SLOTS)
-def test_a_schedule_with_a_damaged_slot_goes_on_with_the_one_after_now(
-    station: Station, fields: dict[str, str | None]
-) -> None:
+def test_schedule_with_damaged_slot_takes_next_slot(station: Station, fields: dict[str, str | None]) -> None:
     ones = [hourly("a"), hourly("b")]
     station.store.keep("w", ones, 1.0)
     for one in ones:
@@ -380,7 +378,7 @@ def test_a_schedule_with_a_damaged_slot_goes_on_with_the_one_after_now(
     assert [one.schedule.name for one in station.look().fired] == ["a"]
 
 
-def test_a_paused_schedule_with_a_damaged_slot_stays_paused(station: Station) -> None:
+def test_paused_schedule_with_damaged_slot_stays_paused(station: Station) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     station.pass_slot(one)
@@ -394,7 +392,7 @@ def test_a_paused_schedule_with_a_damaged_slot_stays_paused(station: Station) ->
 
 
 @pytest.mark.parametrize("fields", DAMAGED_SLOTS)
-def test_a_damaged_slot_is_not_kept_with_equal_times(station: Station, fields: dict[str, str | None]) -> None:
+def test_damaged_slot_is_not_kept_with_equal_times(station: Station, fields: dict[str, str | None]) -> None:
     one = hourly()
     station.store.keep("w", [one], 1.0)
     sound = station.state("w/hourly")
@@ -405,7 +403,7 @@ def test_a_damaged_slot_is_not_kept_with_equal_times(station: Station, fields: d
     assert station.state("w/hourly") == sound
 
 
-def test_a_damaged_queue_does_not_keep_other_schedules_from_their_slots(station: Station) -> None:
+def test_damaged_queue_does_not_stop_other_schedules(station: Station) -> None:
     ones = [hourly("a", agent="smith"), hourly("b")]
     station.store.keep("w", ones, 1.0)
     for one in ones:
@@ -422,9 +420,7 @@ def test_a_damaged_queue_does_not_keep_other_schedules_from_their_slots(station:
     assert station.state("w/a").fired == 1
 
 
-def test_a_named_schedule_is_read_without_the_others(
-    station: Station, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_schedule_is_read_without_others(station: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     station.store.keep("w", [hourly(f"hourly-{number}") for number in range(5)], 1.0)
     unused: Any = None
     audit = AuditLog(station.redis, station.ledger.keys)
@@ -441,7 +437,7 @@ def test_a_named_schedule_is_read_without_the_others(
     assert set(read) == {"w/hourly-3"}
 
 
-def test_a_name_of_two_bundles_needs_the_bundle(station: Station) -> None:
+def test_name_of_two_bundles_needs_bundle(station: Station) -> None:
     for owner in ("v", "w"):
         station.store.keep(owner, [hourly(owner=owner)], 1.0)
     unused: Any = None

@@ -75,7 +75,7 @@ def ended(status: str = "done", code: str = "", **fields: Any) -> dict[str, Any]
         (ended(code="E_TOOL", result=b"{"), "error", "ended with an error 3.0 s ago"),
     ],
 )
-def test_a_state_is_a_word_and_a_sentence(fields: dict[str, Any], state: str, words: str) -> None:
+def test_state_is_word_and_sentence(fields: dict[str, Any], state: str, words: str) -> None:
     call = record(**{"status": "queued", **fields})
 
     assert (call.state, call.state_text(LATER)) == (state, words)
@@ -93,5 +93,5 @@ def test_a_state_is_a_word_and_a_sentence(fields: dict[str, Any], state: str, wo
         ({"most_attempts": 3, "is_idempotent": False, "has_started": True}, 0),
     ],
 )
-def test_the_runs_that_are_left_are_those_of_the_sweep(fields: dict[str, Any], left: int | None) -> None:
+def test_runs_that_are_left_are_those_of_sweep(fields: dict[str, Any], left: int | None) -> None:
     assert record(**{"status": "running", **fields}).deadly_runs_left == left

@@ -76,9 +76,7 @@ def finish(ledger: Ledger, claim: Claim) -> None:
 
 
 @pytest.mark.parametrize("call", [a_call(), an_event(1)], ids=["call", "event"])
-def test_stream_is_made_when_it_is_accepted_and_ended_with_the_result(
-    ledger: Ledger, redis: Redis, call: ToolCall
-) -> None:
+def test_stream_begins_at_acceptance_ends_with_result(ledger: Ledger, redis: Redis, call: ToolCall) -> None:
     key = accepted(ledger, kept(call))
     assert entries(redis, key) == [[]]
     assert redis.ttl(key) > WEEK
@@ -115,7 +113,7 @@ def cancelled_together(ledger: Ledger, call: ToolCall) -> None:
 
 @pytest.mark.parametrize("end", [cancelled, swept, cancelled_together])
 @pytest.mark.parametrize("call", [a_call(), an_event(1)], ids=["call", "event"])
-def test_every_end_ends_the_stream(
+def test_every_end_ends_stream(
     ledger: Ledger, redis: Redis, end: Callable[[Ledger, ToolCall], None], call: ToolCall
 ) -> None:
     key = accepted(ledger, kept(call))
@@ -136,9 +134,7 @@ def test_call_that_is_forgotten_leaves_no_stream(ledger: Ledger, redis: Redis) -
     assert not redis.exists(key)
 
 
-def test_stream_that_another_program_has_overwritten_keeps_nothing_from_going_on(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_overwritten_stream_does_not_stop_call(ledger: Ledger, redis: Redis) -> None:
     call = kept(a_call())
     key = ledger.keys.turn_stream(identity_of(call))
     redis.set(key, "overwritten")
@@ -150,7 +146,7 @@ def test_stream_that_another_program_has_overwritten_keeps_nothing_from_going_on
     assert (redis.get(key), redis.ttl(key)) == (b"overwritten", -1)
 
 
-def test_pieces_become_one_entry_for_each_answer_and_the_rest_stays(ledger: Ledger, redis: Redis) -> None:
+def test_pieces_become_one_entry_per_answer_rest_stays(ledger: Ledger, redis: Redis) -> None:
     call = kept(an_event(1))
     key = accepted(ledger, call)
     tell(redis, key, begun("z"))
@@ -179,7 +175,7 @@ def test_pieces_become_one_entry_for_each_answer_and_the_rest_stays(ledger: Ledg
 
 
 @pytest.mark.parametrize("late", [2, 3])
-def test_late_piece_of_a_void_answer_is_left_out(ledger: Ledger, redis: Redis, late: int) -> None:
+def test_late_piece_of_void_answer_is_left_out(ledger: Ledger, redis: Redis, late: int) -> None:
     told: list[Told] = [begun("a"), text("old"), begun("b"), text("new ", "b"), text("answer", "b")]
     told.insert(len(told) + 2 - late, text("late"))
     key = accepted(ledger, kept(an_event(1)))
@@ -193,9 +189,7 @@ def test_late_piece_of_a_void_answer_is_left_out(ledger: Ledger, redis: Redis, l
 
 
 @pytest.mark.parametrize("place", [None, "0-1.0"])
-def test_piece_of_a_void_answer_that_comes_after_the_end_is_left_out(
-    ledger: Ledger, redis: Redis, place: str | None
-) -> None:
+def test_void_answer_piece_after_end_is_omitted(ledger: Ledger, redis: Redis, place: str | None) -> None:
     key = accepted(ledger, kept(an_event(1)))
     for event in (begun("a"), text("old"), begun("b"), text("new", "b")):
         tell(redis, key, event)
@@ -206,7 +200,7 @@ def test_piece_of_a_void_answer_that_comes_after_the_end_is_left_out(
     assert joined(*(event for event, _ in heard(redis, key, place))) == {0: "new"}
 
 
-def test_stream_that_has_lost_its_beginning_stays_as_it_is(ledger: Ledger, redis: Redis) -> None:
+def test_stream_without_its_beginning_stays_unchanged(ledger: Ledger, redis: Redis) -> None:
     call = kept(an_event(1))
     key = accepted(ledger, call)
     tell(redis, key, text("one"))
@@ -218,7 +212,7 @@ def test_stream_that_has_lost_its_beginning_stays_as_it_is(ledger: Ledger, redis
     assert [entry[0]["type"] for entry in entries(redis, key)] == ["text", "text", "end"]
 
 
-def test_stream_that_is_too_long_to_be_joined_stays_as_it_is(ledger: Ledger, redis: Redis) -> None:
+def test_stream_too_long_to_join_stays_unchanged(ledger: Ledger, redis: Redis) -> None:
     call = kept(an_event(1))
     key = accepted(ledger, call)
     piece: dict[Any, Any] = {"entries": serializer.encode([text("a").to_wire()]), "answer": "1"}
@@ -233,9 +227,7 @@ def test_stream_that_is_too_long_to_be_joined_stays_as_it_is(ledger: Ledger, red
     assert 0 < redis.ttl(key) <= 121
 
 
-def test_result_that_is_stored_again_after_a_fault_ends_the_stream_again(
-    ledger: Ledger, redis: Redis
-) -> None:
+def test_result_stored_again_ends_stream_again(ledger: Ledger, redis: Redis) -> None:
     call = kept(an_event(1))
     key = accepted(ledger, call)
     tell(redis, key, text("one"))
@@ -301,7 +293,7 @@ def story(ledger: Ledger, redis: Redis) -> tuple[str, ToolCall]:
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_follower_that_is_cut_anywhere_gets_the_rest(
+def test_follower_that_is_cut_anywhere_gets_rest(
     ledger: Ledger, redis: Redis, story: tuple[str, ToolCall], is_over: bool
 ) -> None:
     key, call = story
@@ -322,7 +314,7 @@ def test_follower_that_is_cut_anywhere_gets_the_rest(
         assert called == ["c-1", "c-2"]
 
 
-def test_follower_that_is_cut_while_it_reads_what_has_ended_gets_the_rest(
+def test_follower_cut_in_ended_stream_gets_rest(
     ledger: Ledger, redis: Redis, story: tuple[str, ToolCall]
 ) -> None:
     key, call = story
@@ -335,7 +327,7 @@ def test_follower_that_is_cut_while_it_reads_what_has_ended_gets_the_rest(
         assert [one.call_id for one in both if isinstance(one, ToolCalled)] == ["c-1", "c-2"]
 
 
-def test_follower_that_reads_on_after_the_end_gets_only_what_is_new(ledger: Ledger, redis: Redis) -> None:
+def test_follower_reading_past_end_gets_only_new_pieces(ledger: Ledger, redis: Redis) -> None:
     call = kept(an_event(1))
     key = accepted(ledger, call)
     tell(redis, key, text("o"))
@@ -361,7 +353,7 @@ def emit(ledger: Ledger, claim: Claim, stream: ToolCall) -> int:
 
 
 @pytest.mark.parametrize("stream", [a_call(), an_event(1)], ids=["own", "of the Turn"])
-def test_output_is_added_to_a_stream_until_that_ends(ledger: Ledger, redis: Redis, stream: ToolCall) -> None:
+def test_output_is_added_to_stream_until_that_ends(ledger: Ledger, redis: Redis, stream: ToolCall) -> None:
     key, call = accepted(ledger, kept(stream)), a_call()
     if stream.tool_name != call.tool_name:
         accepted(ledger, call)
@@ -375,7 +367,7 @@ def test_output_is_added_to_a_stream_until_that_ends(ledger: Ledger, redis: Redi
     assert entries(redis, key) == [[], serializer.decode(OUTPUT), [{"type": "end"}]]
 
 
-def test_run_that_has_lost_its_call_adds_no_output(ledger: Ledger, redis: Redis) -> None:
+def test_run_with_lost_call_adds_no_output(ledger: Ledger, redis: Redis) -> None:
     key = accepted(ledger, kept(a_call()))
     claim = claimed(ledger, kept(a_call()))
     redis.hset(ledger.keys.call(claim.run.id), "token", "another")
@@ -384,7 +376,7 @@ def test_run_that_has_lost_its_call_adds_no_output(ledger: Ledger, redis: Redis)
     assert entries(redis, key) == [[]]
 
 
-def test_without_a_stream_output_makes_none(ledger: Ledger, redis: Redis) -> None:
+def test_without_stream_output_makes_none(ledger: Ledger, redis: Redis) -> None:
     key = accepted(ledger, a_call())
     claim = claimed(ledger, a_call())
 
@@ -394,7 +386,7 @@ def test_without_a_stream_output_makes_none(ledger: Ledger, redis: Redis) -> Non
     assert redis.get(key) == b"overwritten"
 
 
-def test_output_stays_as_it_is_when_the_pieces_of_answers_are_joined(ledger: Ledger, redis: Redis) -> None:
+def test_joining_answer_pieces_leaves_output_unchanged(ledger: Ledger, redis: Redis) -> None:
     turn = an_event(1)
     key = accepted(ledger, kept(turn))
     accepted(ledger, a_call())

@@ -28,7 +28,7 @@ MESSAGE = assistant_message("call_1", "bash__exec", {"command": None}, "step-1",
         {"bundle_ref": "r1", "step_id": "s", "deadline": "2026-01-01T00:00:00Z", "model_call_id": "m"},
     ],
 )
-def test_a_calls_json_is_that_of_its_wire_form(fields: dict[str, Any]) -> None:
+def test_calls_json_is_that_of_its_wire_form(fields: dict[str, Any]) -> None:
     call = a_call().model_copy(update=fields)
 
     written = call_json(call, serializer.encode(call.args))
@@ -45,7 +45,7 @@ def test_a_calls_json_is_that_of_its_wire_form(fields: dict[str, Any]) -> None:
         {"origin": {"who": object()}},
     ],
 )
-def test_a_call_with_what_is_not_json_has_none(fields: dict[str, Any]) -> None:
+def test_call_with_unencodable_field_has_no_json(fields: dict[str, Any]) -> None:
     call = a_call().model_copy(update=fields)
 
     with pytest.raises(serializer.NotJsonError):

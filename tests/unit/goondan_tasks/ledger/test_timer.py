@@ -59,7 +59,7 @@ def come(ledger: Ledger, call_id: str) -> None:
     ledger.redis.zadd(ledger.keys.due, {call_id: redis_time(ledger.redis) - 1})
 
 
-def test_scheduled_call_is_in_no_queue_and_is_due_at_its_time(ledger: Ledger) -> None:
+def test_scheduled_call_is_due_later_and_not_queued(ledger: Ledger) -> None:
     call = later(ledger, a_call())
     call_id = put(ledger, submission(call))
 
@@ -104,7 +104,7 @@ def test_call_is_queued_once_at_its_time(ledger: Ledger, reaper: Reaper, way: st
     assert not ledger.redis.hexists(ledger.keys.call(call_id), "message")
 
 
-def test_waking_says_when_the_next_call_is_due(ledger: Ledger, reaper: Reaper) -> None:
+def test_waking_says_when_next_call_is_due(ledger: Ledger, reaper: Reaper) -> None:
     idle = reaper.wake().seconds
     put(ledger, submission(a_call()))  # its deadline is no time to look at
     ledger.redis.zadd(ledger.keys.due, dict.fromkeys(("q1", "q2"), redis_time(ledger.redis) + 100))
@@ -116,21 +116,19 @@ def test_waking_says_when_the_next_call_is_due(ledger: Ledger, reaper: Reaper) -
     assert 0 < soon <= 0.3
 
 
-def test_waking_says_when_the_next_wait_queue_is_due(ledger: Ledger, reaper: Reaper) -> None:
+def test_waking_says_when_next_wait_queue_is_due(ledger: Ledger, reaper: Reaper) -> None:
     now = redis_time(ledger.redis)
     ledger.redis.zadd(ledger.keys.limits, {"rate:notes": now + 200, "rate:other": now + 4_000})
     assert 0 < reaper.wake().seconds <= 0.201  # whole ms; the script may read a part of one less
 
 
-def test_scheduled_calls_are_queued_while_another_program_has_overwritten_the_times_of_limits(
-    ledger: Ledger, reaper: Reaper
-) -> None:
+def test_overwritten_limit_times_stop_no_scheduled_call(ledger: Ledger, reaper: Reaper) -> None:
     ledger.redis.set(ledger.keys.limits, "overwritten")
     come(ledger, put(ledger, submission(later(ledger, a_call()))))
     assert reaper.wake() == (1, None, WAKE_SECONDS)
 
 
-def test_all_calls_of_one_time_are_queued_by_one_look(ledger: Ledger, reaper: Reaper) -> None:
+def test_one_look_queues_all_simultaneous_calls(ledger: Ledger, reaper: Reaper) -> None:
     calls = [later(ledger, a_call(tool_call_id=f"call_{number}")) for number in range(2 * WAKE_BATCH + 1)]
     ids = [put(ledger, submission(call)) for call in calls]
     for call_id in ids:
@@ -140,7 +138,7 @@ def test_all_calls_of_one_time_are_queued_by_one_look(ledger: Ledger, reaper: Re
     assert ledger.redis.llen(QUEUE) == len(ids)
 
 
-def test_many_others_that_are_due_hide_no_scheduled_call(ledger: Ledger, reaper: Reaper) -> None:
+def test_many_due_calls_hide_no_scheduled_call(ledger: Ledger, reaper: Reaper) -> None:
     call_id = put(ledger, submission(later(ledger, a_call())))
     come(ledger, call_id)
     ledger.redis.zadd(ledger.keys.due, {f"overdue-{number}": number for number in range(4_500)})
@@ -163,7 +161,7 @@ def test_call_past_its_deadline_ends_as_expired(ledger: Ledger, reaper: Reaper) 
     assert ledger.redis.zcard(ledger.keys.scheduled("coder")) == 0
 
 
-def test_second_message_of_a_scheduled_call_is_not_run(ledger: Ledger) -> None:
+def test_second_message_of_scheduled_call_is_not_run(ledger: Ledger) -> None:
     call = later(ledger, a_call())
     call_id = put(ledger, submission(call))
 
@@ -172,7 +170,7 @@ def test_second_message_of_a_scheduled_call_is_not_run(ledger: Ledger) -> None:
     assert claim.verdict is Verdict.HELD
 
 
-def test_same_call_with_another_time_keeps_its_first_one(ledger: Ledger) -> None:
+def test_call_resubmitted_for_other_time_keeps_first(ledger: Ledger) -> None:
     call = later(ledger, a_call())
     call_id = put(ledger, submission(call))
     first = record_of(ledger, call_id).not_before
@@ -193,7 +191,7 @@ def test_cancelled_call_is_in_no_list(ledger: Ledger, reaper: Reaper) -> None:
     assert ledger.redis.zcard(ledger.keys.due) == 0
 
 
-def test_run_now_queues_a_call_before_its_time(ledger: Ledger, reaper: Reaper) -> None:
+def test_run_now_queues_call_before_its_time(ledger: Ledger, reaper: Reaper) -> None:
     call_id = put(ledger, submission(later(ledger, a_call())))
 
     reaper.run_now(call_id)
@@ -203,7 +201,7 @@ def test_run_now_queues_a_call_before_its_time(ledger: Ledger, reaper: Reaper) -
     assert ledger.redis.llen(QUEUE) == 1
 
 
-def test_run_now_refuses_what_has_ended_and_what_is_unknown(ledger: Ledger, reaper: Reaper) -> None:
+def test_run_now_refuses_ended_and_unknown_calls(ledger: Ledger, reaper: Reaper) -> None:
     call_id = put(ledger, submission(later(ledger, a_call())))
     reaper.cancel(call_id, "someone")
 
@@ -213,7 +211,7 @@ def test_run_now_refuses_what_has_ended_and_what_is_unknown(ledger: Ledger, reap
         reaper.run_now("nobody")
 
 
-def test_event_takes_its_place_in_the_mailbox_at_its_time(ledger: Ledger, reaper: Reaper) -> None:
+def test_scheduled_event_enters_mailbox_at_its_time(ledger: Ledger, reaper: Reaper) -> None:
     first = event_submission(later(ledger, an_event(1)))
     second = event_submission(an_event(2))
     put(ledger, first)
@@ -229,7 +227,7 @@ def test_event_takes_its_place_in_the_mailbox_at_its_time(ledger: Ledger, reaper
     assert ledger.redis.llen(EVENTS) == 2
 
 
-def test_damaged_queue_delays_one_call_by_a_lease_and_no_other(ledger: Ledger, reaper: Reaper) -> None:
+def test_damaged_queue_delays_only_its_call_by_lease(ledger: Ledger, reaper: Reaper) -> None:
     stuck = put(ledger, submission(later(ledger, a_call())))
     other = put(ledger, submission(later(ledger, a_call(tool_call_id="call_2"))))
     ledger.redis.hset(ledger.keys.call(stuck), "queue", "agent.broken")
@@ -256,7 +254,7 @@ def test_damaged_queue_delays_one_call_by_a_lease_and_no_other(ledger: Ledger, r
     ],
 )
 @pytest.mark.parametrize("way", ["wake", "sweep", "run_now"])
-def test_damaged_record_leaves_no_message_with_each_attempt_to_queue_it(
+def test_queuing_damaged_record_leaves_no_message(
     ledger: Ledger, reaper: Reaper, way: str, field: str, value: str | None
 ) -> None:
     call_id = put(ledger, submission(later(ledger, a_call())))
@@ -277,7 +275,7 @@ def test_damaged_record_leaves_no_message_with_each_attempt_to_queue_it(
     assert ledger.redis.hget(key, "status") != b"queued"
 
 
-def test_event_with_a_damaged_mailbox_cannot_be_run_at_once(ledger: Ledger, reaper: Reaper) -> None:
+def test_run_now_refuses_event_with_damaged_mailbox(ledger: Ledger, reaper: Reaper) -> None:
     call_id = put(ledger, event_submission(later(ledger, an_event(1))))
     ledger.redis.set(ledger.keys.mailbox(mailbox_of(an_event(1))), "another program's")
 
@@ -287,7 +285,7 @@ def test_event_with_a_damaged_mailbox_cannot_be_run_at_once(ledger: Ledger, reap
     assert ledger.redis.llen(EVENTS) == 0
 
 
-def test_run_now_reports_what_is_no_fault_of_the_record(ledger: Ledger, reaper: Reaper) -> None:
+def test_run_now_reports_fault_outside_record(ledger: Ledger, reaper: Reaper) -> None:
     call_id = put(ledger, submission(later(ledger, a_call())))
     ledger.redis.set(QUEUE, "another program's")
 
@@ -295,7 +293,7 @@ def test_run_now_reports_what_is_no_fault_of_the_record(ledger: Ledger, reaper: 
         reaper.run_now(call_id)
 
 
-def test_scheduled_calls_are_found_again_when_due_was_deleted(ledger: Ledger) -> None:
+def test_sweep_finds_scheduled_calls_after_due_deletion(ledger: Ledger) -> None:
     call_id = put(ledger, submission(later(ledger, a_call())))
     ledger.redis.hset(ledger.keys.agents, "coder", "{}")
     ledger.redis.delete(ledger.keys.due)
@@ -313,7 +311,7 @@ def test_record_lives_beyond_its_time(ledger: Ledger) -> None:
         assert ledger.redis.ttl(key) > 30 * 86_400
 
 
-def test_a_call_whose_record_was_deleted_counts_as_scheduled_no_more(ledger: Ledger, reaper: Reaper) -> None:
+def test_deleted_record_no_longer_counts_as_scheduled(ledger: Ledger, reaper: Reaper) -> None:
     call_id = put(ledger, submission(later(ledger, a_call())))
     ledger.redis.hset(ledger.keys.agents, "coder", "")
     ledger.redis.delete(ledger.keys.call(call_id))

@@ -23,7 +23,7 @@ def door(redis: Redis) -> Door:
     return Door(redis)
 
 
-def test_permit_of_the_dead_is_free_though_it_was_looked_for_in_the_future(door: Door, redis: Redis) -> None:
+def test_dead_holders_permit_is_freed_despite_future_look(door: Door, redis: Redis) -> None:
     holder = door.run("holder", ONE)
     redis.delete(door.ledger.keys.call(identity_of(holder)))
     redis.hset(door.ledger.keys.limit("concurrency:notes"), "looked", str(FAR_MS))
@@ -37,7 +37,7 @@ def test_rate_counts_no_starts_to_come(door: Door, redis: Redis, at: float) -> N
 
 
 @pytest.mark.parametrize("at", [FAR_MS, float("inf")])
-def test_wait_queue_is_looked_at_that_was_to_be_in_the_future(door: Door, redis: Redis, at: float) -> None:
+def test_wait_queue_of_far_future_is_looked_at(door: Door, redis: Redis, at: float) -> None:
     holder = door.run("holder", ONE)
     door.wait("waits", ONE)
     redis.zadd(door.ledger.keys.limits, {"concurrency:notes": at})
@@ -51,7 +51,7 @@ def test_wait_queue_is_looked_at_that_was_to_be_in_the_future(door: Door, redis:
     assert door.queue() == ["waits"]
 
 
-def test_lease_that_ends_in_the_future_ends_as_any_other(hasty: Ledger, redis: Redis) -> None:
+def test_lease_ending_in_far_future_ends_normally(hasty: Ledger, redis: Redis) -> None:
     redis.hset(hasty.keys.agents, "coder", "{}")
     call_id = submit(hasty, a_call())
     claimed(hasty, a_call())
@@ -60,7 +60,7 @@ def test_lease_that_ends_in_the_future_ends_as_any_other(hasty: Ledger, redis: R
     assert swept(hasty).run.id == call_id
 
 
-def test_pending_call_expires_though_it_was_to_be_due_in_the_future(hasty: Ledger, redis: Redis) -> None:
+def test_pending_call_due_in_far_future_expires(hasty: Ledger, redis: Redis) -> None:
     redis.hset(hasty.keys.agents, "coder", "{}")
     call_id = suspended(hasty, seconds=0.01)
     hasty.sweep("s").run(redis)
@@ -68,7 +68,7 @@ def test_pending_call_expires_though_it_was_to_be_due_in_the_future(hasty: Ledge
     assert swept(hasty).verdict is Verdict.UNRESOLVED
 
 
-def test_message_is_overdue_whose_reservation_is_of_the_future(redis: Redis) -> None:
+def test_message_is_overdue_whose_reservation_is_of_future(redis: Redis) -> None:
     queue = call_queue("coder")
     redis.lpush(queue, "message")
     ReservationFactory().make([queue], 1).script_call.run(redis)

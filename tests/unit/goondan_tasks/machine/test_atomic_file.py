@@ -24,7 +24,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return synced
 
 
-def test_the_new_content_takes_the_place_of_the_old_and_links_keep_that(tmp_path: Path) -> None:
+def test_new_content_replaces_old_except_in_links(tmp_path: Path) -> None:
     place, link = tmp_path / "place", tmp_path / "link"
     place.write_bytes(b"old")
     link.hardlink_to(place)
@@ -33,7 +33,7 @@ def test_the_new_content_takes_the_place_of_the_old_and_links_keep_that(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "place"]
 
 
-def test_a_path_may_be_relative_to_a_directory(tmp_path: Path) -> None:
+def test_path_may_be_relative_to_directory(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     directory = os.open(tmp_path, os.O_RDONLY)
     try:
@@ -45,7 +45,7 @@ def test_a_path_may_be_relative_to_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "wanted"), [(0o600, 0o600), (0o666, 0o666), (None, 0o640)])
-def test_the_umask_decides_only_where_no_mode_is_given(tmp_path: Path, mode: int | None, wanted: int) -> None:
+def test_umask_decides_only_where_no_mode_is_given(tmp_path: Path, mode: int | None, wanted: int) -> None:
     before = os.umask(0o026)
     try:
         write_whole(tmp_path / "place", b"new", mode=mode)
@@ -54,14 +54,14 @@ def test_the_umask_decides_only_where_no_mode_is_given(tmp_path: Path, mode: int
     assert (tmp_path / "place").stat().st_mode & 0o777 == wanted
 
 
-def test_a_file_that_replaces_none_leaves_the_old_one(tmp_path: Path) -> None:
+def test_write_without_replacing_keeps_old_file(tmp_path: Path) -> None:
     write_whole(tmp_path / "place", b"old", replaces=False)
     with pytest.raises(FileExistsError):
         write_whole(tmp_path / "place", b"new", replaces=False)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
-def test_only_a_durable_file_is_on_the_disk_with_its_name(tmp_path: Path, synced: list[Path]) -> None:
+def test_only_durable_write_syncs_file_and_directory(tmp_path: Path, synced: list[Path]) -> None:
     write_whole(tmp_path / "fleeting", b"new")
     assert synced == []
     write_whole(tmp_path / "durable", b"new", is_durable=True)
@@ -69,9 +69,7 @@ def test_only_a_durable_file_is_on_the_disk_with_its_name(tmp_path: Path, synced
     assert (file.parent, file.suffix, directory) == (tmp_path, ".tmp", tmp_path)
 
 
-def test_nothing_is_left_of_a_file_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_only_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -32,12 +32,12 @@ def program(place: Path, version: str) -> str:
     return str(place)
 
 
-def test_a_file_with_the_handlers_is_right(name: str, tmp_path: Path) -> None:
+def test_file_with_handlers_is_right(name: str, tmp_path: Path) -> None:
     assert findings(tmp_path, RIGHT) == []
 
 
 @pytest.mark.requirement("bundle.tool.handler-for-every-export")
-def test_handlers_are_compared_with_the_exports(name: str, tmp_path: Path) -> None:
+def test_handlers_are_compared_with_exports(name: str, tmp_path: Path) -> None:
     extra, missing = findings(tmp_path, RIGHT.replace("run", "runs"))
     assert (missing.level, missing.message) == ("error", "the entry has no handler 'run'")
     assert (extra.level, extra.message) == ("warning", "the handler 'runs' has no export")
@@ -60,7 +60,7 @@ def test_handlers_are_compared_with_the_exports(name: str, tmp_path: Path) -> No
         ("export const handlers = { run: 1 };\n", 1, "handlers['run'] must be a function", "export const"),
     ],
 )
-def test_what_is_wrong_with_a_file_has_its_line_and_what_to_do(
+def test_fault_of_file_has_line_and_suggestion(
     name: str, tmp_path: Path, text: str, line: int, part: str, suggestion: str
 ) -> None:
     [finding] = findings(tmp_path, text)
@@ -70,9 +70,7 @@ def test_what_is_wrong_with_a_file_has_its_line_and_what_to_do(
     assert suggestion in (finding.suggestion or "")
 
 
-def test_without_a_runtime_a_check_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_without_runtime_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOONDAN_JAVASCRIPT", "/nowhere/node")
 
     [finding] = findings(tmp_path, RIGHT)
@@ -85,14 +83,12 @@ def test_without_a_runtime_a_check_says_what_to_install(
     ("version", "kind"),
     [("v22.18.0", "node"), ("v22.17.9", None), ("1.2.0", "bun"), ("1.1.9", None), ("?", None)],
 )
-def test_a_program_is_what_its_version_says(tmp_path: Path, version: str, kind: str | None) -> None:
+def test_version_decides_kind_of_runtime(tmp_path: Path, version: str, kind: str | None) -> None:
     found = find_runtime(program(tmp_path / "program", version))
     assert (found and found.name) == kind
 
 
-def test_bun_comes_before_node_but_for_the_older_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bun_comes_before_node_but_for_older_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node, bun = program(tmp_path / "node", "v24.1.0"), program(tmp_path / "bun", "1.3.0")
     monkeypatch.setenv("PATH", str(tmp_path))
     find_runtime.cache_clear()
@@ -104,7 +100,7 @@ def test_bun_comes_before_node_but_for_the_older_version(
     assert [one and one.program for one in found] == [bun, node, node]
 
 
-def test_doctor_names_the_runtime_or_what_needs_one(name: str, tmp_path: Path) -> None:
+def test_doctor_names_runtime_or_how_to_install_it(name: str, tmp_path: Path) -> None:
     found = runtime(name)
     right = javascript_check(None, name)
     wrong = javascript_check(None, str(tmp_path))
@@ -114,7 +110,7 @@ def test_doctor_names_the_runtime_or_what_needs_one(name: str, tmp_path: Path) -
     assert "pip install" in (wrong.remedy or "")
 
 
-def test_a_typescript_file_stands_in_for_the_javascript_that_it_would_become(tmp_path: Path) -> None:
+def test_typescript_file_stands_in_for_its_javascript(tmp_path: Path) -> None:
     (tmp_path / "a.ts").touch()
     (tmp_path / "b.ts").touch()
     (tmp_path / "b.js").touch()

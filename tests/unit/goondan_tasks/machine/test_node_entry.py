@@ -25,7 +25,7 @@ def described(name: str, folder: Path, thrown: str) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_aggregate_error_shows_codes_and_messages_of_those_inside(name: str, tmp_path: Path) -> None:
+def test_aggregate_error_shows_inner_codes_and_messages(name: str, tmp_path: Path) -> None:
     inner = "new AggregateError([Object.assign(new Error('full'), { code: 'ENOSPC' })], 'later')"
     error = described(name, tmp_path, f"new AggregateError([new TypeError('odd'), {inner}], 'both failed')")
 
@@ -34,7 +34,7 @@ def test_an_aggregate_error_shows_codes_and_messages_of_those_inside(name: str, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_aggregate_error_that_holds_itself_is_described(name: str, tmp_path: Path) -> None:
+def test_aggregate_error_that_holds_itself_is_described(name: str, tmp_path: Path) -> None:
     circle = "(() => { const e = new AggregateError([], 'round'); e.errors.push(e); return e; })()"
 
     assert described(name, tmp_path, circle)["message"].startswith("round")

@@ -20,32 +20,32 @@ subprocess.run([sys.executable, "-c", ask], check=True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
-def test_a_process_closes_itself_and_not_the_programs_that_it_starts() -> None:
+def test_process_becomes_undumpable_but_not_its_programs() -> None:
     said = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True).stdout
 
     assert said.split() == ["0", "1"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_free_port_is_found_and_named(host: str) -> None:
+def test_free_port_is_found_and_named(host: str) -> None:
     with listening(host, 0) as server:
         assert url_of(server).startswith("http://")
         with socket.create_connection(server.getsockname()[:2], timeout=30) as caller:
             assert caller.getpeername()[1] == server.getsockname()[1]
 
 
-def test_an_address_with_colons_stands_in_brackets() -> None:
+def test_address_with_colons_stands_in_brackets() -> None:
     with listening("::1", 0) as server:
         assert url_of(server) == f"http://[::1]:{server.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["127..0.0.1", ".", "a" * 64, "no host"])
-def test_what_is_not_a_name_of_a_host_is_refused(host: str) -> None:
+def test_invalid_host_name_is_refused(host: str) -> None:
     with pytest.raises(OSError), listening(host, 0):
         pass
 
 
-def test_a_port_that_is_taken_is_refused() -> None:
+def test_port_that_is_taken_is_refused() -> None:
     with (
         listening("127.0.0.1", 0) as server,
         pytest.raises(OSError, match="in use"),

@@ -49,7 +49,7 @@ def write_bwrap(programs: Path, script: str) -> None:
     (programs / "bwrap").chmod(0o755)
 
 
-def test_missing_bubblewrap_is_told_with_how_to_install_it(programs: Path, bundle: Path) -> None:
+def test_missing_bubblewrap_is_reported_with_installation_hint(programs: Path, bundle: Path) -> None:
     [finding] = [found for found in found_in(bundle, import_entries=True) if found.level == "error"]
 
     assert told([finding]) == [(5, "E_CONFIG_SCHEMA_INVALID", "spec.tools")]
@@ -58,7 +58,7 @@ def test_missing_bubblewrap_is_told_with_how_to_install_it(programs: Path, bundl
     assert "apt-get install bubblewrap" in finding.suggestion
 
 
-def test_bubblewrap_that_does_not_work_is_told_with_its_own_error(programs: Path, bundle: Path) -> None:
+def test_broken_bubblewrap_is_reported_with_its_error(programs: Path, bundle: Path) -> None:
     write_bwrap(programs, "echo 'bwrap: No permissions to create new namespace' >&2; exit 1")
 
     check = sandbox_check(load_bundle(bundle))
@@ -70,18 +70,18 @@ def test_bubblewrap_that_does_not_work_is_told_with_its_own_error(programs: Path
     assert sandbox_check(None).level == "ok"
 
 
-def test_bubblewrap_that_works_is_fine_for_doctor_and_validate(programs: Path, bundle: Path) -> None:
+def test_working_bubblewrap_passes_doctor_and_validate(programs: Path, bundle: Path) -> None:
     write_bwrap(programs, "exit 0")
 
     assert sandbox_check(load_bundle(bundle)).message == "bubblewrap works"
     assert [found for found in found_in(bundle, import_entries=True) if found.level == "error"] == []
 
 
-def test_producer_loads_a_bundle_whose_sandboxes_it_does_not_have(programs: Path, bundle: Path) -> None:
+def test_producer_loads_bundle_with_unavailable_sandboxes(programs: Path, bundle: Path) -> None:
     assert load_bundle(bundle).bound_tools("boxed")["bash__exec"].export.sandbox == "strict"
 
 
-def test_call_without_a_sandbox_to_run_in_is_refused(programs: Path, bundle: Path) -> None:
+def test_call_without_sandbox_to_run_in_is_refused(programs: Path, bundle: Path) -> None:
     result = run_tool(bundle, "boxed", "bash__exec", {"command": "echo ran"})
 
     assert result.error is not None
@@ -89,13 +89,13 @@ def test_call_without_a_sandbox_to_run_in_is_refused(programs: Path, bundle: Pat
     assert "There is no sandbox on this machine" in result.error.message
 
 
-def test_command_without_bubblewrap_is_a_config_error(programs: Path, tmp_path: Path) -> None:
+def test_command_without_bubblewrap_is_config_error(programs: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not installed"):
         Sandbox(tmp_path).command(["true"], tmp_path, None)
 
 
 @pytest.mark.parametrize("is_strict", [True, False])
-def test_only_a_strict_command_leaves_the_network(programs: Path, tmp_path: Path, is_strict: bool) -> None:
+def test_only_strict_command_leaves_network(programs: Path, tmp_path: Path, is_strict: bool) -> None:
     write_bwrap(programs, "exit 0")
 
     command = Sandbox(tmp_path, is_strict=is_strict).command(["true", "--unshare-net"], tmp_path, "/home/u")
@@ -105,7 +105,7 @@ def test_only_a_strict_command_leaves_the_network(programs: Path, tmp_path: Path
     assert {"--die-with-parent", "--unshare-pid", "--unshare-user"} < set(command)
 
 
-def test_what_lies_deeper_is_mounted_later(programs: Path, tmp_path: Path) -> None:
+def test_deeper_directories_are_mounted_later(programs: Path, tmp_path: Path) -> None:
     write_bwrap(programs, "exit 0")
     bundle, state, workdir = tmp_path / "b", tmp_path / "b" / "state", tmp_path / "b" / "state" / "w" / "i"
     workdir.mkdir(parents=True)
@@ -128,7 +128,7 @@ def mounts_below(place: Path, command: list[str]) -> list[tuple[str, Path]]:
     return [(word, Path(path)) for word, path in pairs if word[:2] == "--" and path.startswith(str(place))]
 
 
-def test_state_root_in_the_bundle_is_hidden_behind_a_link_too(programs: Path, tmp_path: Path) -> None:
+def test_state_root_within_linked_bundle_is_hidden(programs: Path, tmp_path: Path) -> None:
     write_bwrap(programs, "exit 0")
     real, link = tmp_path / "real", tmp_path / "link"
     (real / "state" / "work").mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_state_root_in_the_bundle_is_hidden_behind_a_link_too(programs: Path, tm
     assert mounts[-2] == ("--bind", state / "work")
 
 
-def test_bundle_that_is_the_home_directory_is_visible(programs: Path, tmp_path: Path) -> None:
+def test_bundle_that_is_home_directory_is_visible(programs: Path, tmp_path: Path) -> None:
     write_bwrap(programs, "exit 0")
     work, bundle = tmp_path / "work", tmp_path / "home"
     bundle.mkdir()
@@ -152,7 +152,7 @@ def test_bundle_that_is_the_home_directory_is_visible(programs: Path, tmp_path: 
     assert mounts_below(bundle, command) == [("--tmpfs", bundle), ("--ro-bind", bundle)]
 
 
-def test_each_link_on_the_way_to_python_is_mounted(
+def test_each_link_on_way_to_python_is_mounted(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_bwrap(programs, "exit 0")

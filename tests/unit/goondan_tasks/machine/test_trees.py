@@ -26,7 +26,7 @@ def make_deep(top: Path, levels: int = LEVELS) -> None:
     os.close(directory)
 
 
-def test_a_tree_of_thousands_of_levels_is_removed(tmp_path: Path) -> None:
+def test_tree_of_thousands_of_levels_is_removed(tmp_path: Path) -> None:
     make_deep(tmp_path / "deep")
 
     remove_tree(tmp_path / "deep")
@@ -34,7 +34,7 @@ def test_a_tree_of_thousands_of_levels_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_read_only_directories_are_removed_and_links_not_followed(tmp_path: Path) -> None:
+def test_read_only_directories_are_removed_without_following_links(tmp_path: Path) -> None:
     outside, top = tmp_path / "outside", tmp_path / "top"
     outside.mkdir()
     (outside / "kept").touch()
@@ -52,9 +52,7 @@ def test_read_only_directories_are_removed_and_links_not_followed(tmp_path: Path
     assert (outside / "kept").exists()
 
 
-def test_what_cannot_be_removed_is_an_error_and_the_rest_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_irremovable_file_is_error_rest_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = tmp_path / "top"
     (top / "a" / "b").mkdir(parents=True)
     (top / "a" / "stays").touch()
@@ -73,7 +71,7 @@ def test_what_cannot_be_removed_is_an_error_and_the_rest_is_gone(
     assert [str(path.relative_to(top)) for path in sorted(top.rglob("*"))] == ["a", "a/stays"]
 
 
-def test_a_link_is_no_tree(tmp_path: Path) -> None:
+def test_link_is_no_tree(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
@@ -83,7 +81,7 @@ def test_a_link_is_no_tree(tmp_path: Path) -> None:
     assert (tmp_path / "real").is_dir()
 
 
-def test_a_deep_tree_is_walked_as_far_as_paths_reach(tmp_path: Path) -> None:
+def test_deep_tree_is_walked_to_path_limit(tmp_path: Path) -> None:
     make_deep(tmp_path / "deep", 1_200)
 
     assert sum(len(names) for _, _, names in walk(tmp_path / "deep")) > 1_000
@@ -91,7 +89,7 @@ def test_a_deep_tree_is_walked_as_far_as_paths_reach(tmp_path: Path) -> None:
     remove_tree(tmp_path / "deep")
 
 
-def test_a_walk_is_that_of_the_standard_library(tmp_path: Path) -> None:
+def test_walk_is_that_of_standard_library(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "file").touch()
     (tmp_path / "c").symlink_to(tmp_path / "a")

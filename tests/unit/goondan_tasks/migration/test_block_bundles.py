@@ -21,9 +21,7 @@ from tests.unit.goondan_tasks.migration.block_bundles import block_text, resourc
     suppress_health_check=list(HealthCheck),
 )
 @given(draw=st.data())
-def test_whatever_way_a_valid_bundle_is_written_it_loads_when_migrated(
-    tmp_path: Path, draw: st.DataObject
-) -> None:
+def test_valid_bundle_in_any_style_loads_migrated(tmp_path: Path, draw: st.DataObject) -> None:
     documents = draw.draw(resources())
     file = tmp_path / "goondan.yaml"
     text = draw.draw(block_text(documents))

@@ -74,7 +74,7 @@ def told(migration: Migration) -> list[tuple[str, str, str]]:
     return [(finding.level, finding.resource, finding.path) for finding in migration.findings]
 
 
-def test_a_bundle_is_rewritten_and_all_else_in_it_stays(tmp_path: Path) -> None:
+def test_bundle_is_rewritten_other_text_stays(tmp_path: Path) -> None:
     migration = migrated(tmp_path, FILES)
 
     expected = FILES["goondan.yaml"].replace("agents.example.io/v1alpha1", "goondan.ai/v1")
@@ -92,7 +92,7 @@ def test_a_bundle_is_rewritten_and_all_else_in_it_stays(tmp_path: Path) -> None:
     assert [file.name for file in migration.changed] == ["goondan.yaml", "tools.yaml"]
 
 
-def test_what_else_must_change_is_told(tmp_path: Path) -> None:
+def test_other_necessary_changes_are_reported(tmp_path: Path) -> None:
     migration = migrated(tmp_path, FILES)
 
     assert told(migration) == [
@@ -108,7 +108,7 @@ def test_what_else_must_change_is_told(tmp_path: Path) -> None:
     assert "handler 'list-all' in ./tools/slack.py" in migration.findings[3].suggestion
 
 
-def test_the_outcome_is_valid_once_the_handlers_are_renamed(tmp_path: Path) -> None:
+def test_outcome_is_valid_once_handlers_are_renamed(tmp_path: Path) -> None:
     migration = migrated(tmp_path, FILES)
 
     for file, text in migration.files.items():
@@ -121,7 +121,7 @@ def test_the_outcome_is_valid_once_the_handlers_are_renamed(tmp_path: Path) -> N
     assert (again.changed, again.findings) == ((), [])
 
 
-def test_every_kind_of_the_older_version_is_rewritten(tmp_path: Path) -> None:
+def test_every_kind_of_older_version_is_rewritten(tmp_path: Path) -> None:
     kinds = [
         "kind: Extension\nmetadata: { name: e }\nspec: { runtime: python, entry: ./e.py }\n",
         "kind: Connector\nmetadata: { name: c }\nspec: { runtime: node, entry: ./c.js }\n",
@@ -154,7 +154,7 @@ def test_every_kind_of_the_older_version_is_rewritten(tmp_path: Path) -> None:
         ("kit", ["a.b__c"], "a: a__b-c"),
     ],
 )
-def test_a_namespace_becomes_the_name_of_its_tool_if_it_is_free(
+def test_free_namespace_becomes_name_of_its_tool(
     tmp_path: Path, tool: str, exports: list[str], expected: str
 ) -> None:
     listed = "".join(f"    - {{ name: {name}, parameters: {{ type: object }} }}\n" for name in exports)
@@ -179,7 +179,7 @@ def test_a_namespace_becomes_the_name_of_its_tool_if_it_is_free(
         ("123.a", "123__a"),
     ],
 )
-def test_a_name_that_looks_like_something_else_is_quoted(tmp_path: Path, export: str, full: str) -> None:
+def test_name_that_looks_like_something_else_is_quoted(tmp_path: Path, export: str, full: str) -> None:
     tool = TOOL.replace("slack.post-message", export).partition("    - { name: 'slack.list")[0]
     agent = "kind: Agent\nmetadata: { name: clerk }\nspec: { tools: [Tool/slackToolkit] }"
     swarm = "kind: Swarm\nmetadata: { name: s }\nspec: { entrypoint: Agent/clerk, agents: [Agent/clerk] }\n"
@@ -193,7 +193,7 @@ def test_a_name_that_looks_like_something_else_is_quoted(tmp_path: Path, export:
     assert list(load_bundle(tmp_path).bound_tools("clerk")) == [full]
 
 
-def test_a_tool_whose_fields_are_bound_up_stays_and_keeps_its_names(tmp_path: Path) -> None:
+def test_tool_with_merged_fields_stays_with_its_names(tmp_path: Path) -> None:
     bound = "spec:\n  <<: { runtime: python }\n  runtime: python"
     text = OLD + TOOL.replace("spec:\n  runtime: python", bound)
 
@@ -218,9 +218,7 @@ STAYS = [
 
 
 @pytest.mark.parametrize(("old", "new", "path"), STAYS)
-def test_a_tool_that_has_no_form_of_today_stays_as_it_is(
-    tmp_path: Path, old: str, new: str, path: str
-) -> None:
+def test_tool_without_current_form_stays_unchanged(tmp_path: Path, old: str, new: str, path: str) -> None:
     text = OLD + TOOL.replace(old, new)
     files = {**FILES, "tools.yaml": text}
 
@@ -231,7 +229,7 @@ def test_a_tool_that_has_no_form_of_today_stays_as_it_is(
     assert [found[2] for found in told(migration) if found[0] == "error"] == [path]
 
 
-def test_a_tool_of_the_systems_own_name_stays_if_it_has_no_other(tmp_path: Path) -> None:
+def test_tool_named_goondan_stays_without_other_name(tmp_path: Path) -> None:
     text = OLD + TOOL.replace("slackToolkit", "goondan").replace("slack.", "goondan.")
 
     migration = migrated(tmp_path, {"tools/goondan.py": ENTRY, "tools.yaml": text})
@@ -255,9 +253,7 @@ def test_a_tool_of_the_systems_own_name_stays_if_it_has_no_other(tmp_path: Path)
         ("def post(ctx:\n", []),
     ],
 )
-def test_a_tool_whose_code_asks_for_the_older_context_stays(
-    tmp_path: Path, code: str, asked: list[str]
-) -> None:
+def test_tool_whose_code_asks_for_older_context_stays(tmp_path: Path, code: str, asked: list[str]) -> None:
     migration = migrated(tmp_path, {**FILES, "tools/slack.py": code})
 
     errors = [finding for finding in migration.findings if finding.level == "error"]
@@ -275,9 +271,7 @@ def test_a_tool_whose_code_asks_for_the_older_context_stays(
         ("api.state.get('x')", []),
     ],
 )
-def test_an_extension_whose_code_asks_for_the_older_api_stays(
-    tmp_path: Path, code: str, asked: list[str]
-) -> None:
+def test_extension_whose_code_asks_for_older_api_stays(tmp_path: Path, code: str, asked: list[str]) -> None:
     text = "kind: Extension\nmetadata: { name: e }\nspec: { entry: ./e.py }\n"
 
     migration = migrated(
@@ -288,7 +282,7 @@ def test_an_extension_whose_code_asks_for_the_older_api_stays(
     assert [finding.line for finding in migration.findings] == [4] * len(asked)
 
 
-def test_a_connector_with_triggers_stays(tmp_path: Path) -> None:
+def test_connector_with_triggers_stays(tmp_path: Path) -> None:
     text = OLD + "kind: Connector\nmetadata: { name: c }\nspec: { entry: ./c.js, triggers: [] }\n"
 
     migration = migrated(tmp_path, {"goondan.yaml": text})
@@ -297,7 +291,7 @@ def test_a_connector_with_triggers_stays(tmp_path: Path) -> None:
     assert migration.changed == ()
 
 
-def test_a_model_gets_the_names_of_today(tmp_path: Path) -> None:
+def test_model_gets_names_of_today(tmp_path: Path) -> None:
     text = f"{OLD}kind: Model\nmetadata: {{ name: gpt }}\nspec:\n  provider: openai-chat # as ever\n"
     fields = "  name: gpt-9\n  endpoint: http://127.0.0.1:8000/v1\n"
 
@@ -317,7 +311,7 @@ def test_a_model_gets_the_names_of_today(tmp_path: Path) -> None:
         ("{ provider: x, name: y, region: z }", "spec.region"),
     ],
 )
-def test_a_model_that_has_no_form_of_today_stays(tmp_path: Path, spec: str, path: str) -> None:
+def test_model_that_has_no_form_of_today_stays(tmp_path: Path, spec: str, path: str) -> None:
     text = f"{OLD}kind: Model\nmetadata: {{ name: gpt }}\nspec: {spec}\n"
 
     migration = migrated(tmp_path, {"goondan.yaml": text})
@@ -326,7 +320,7 @@ def test_a_model_that_has_no_form_of_today_stays(tmp_path: Path, spec: str, path
     assert migration.changed == ()
 
 
-def test_a_swarm_with_two_spellings_of_its_first_agent_stays(tmp_path: Path) -> None:
+def test_swarm_with_two_entry_agent_spellings_stays(tmp_path: Path) -> None:
     text = OLD + SWARM.replace("  agents:", "  entryAgent: Agent/clerk\n  agents:")
 
     migration = migrated(tmp_path, {**FILES, "goondan.yaml": text})
@@ -335,7 +329,7 @@ def test_a_swarm_with_two_spellings_of_its_first_agent_stays(tmp_path: Path) -> 
     assert "entrypoint: Agent/clerk # first" in migration.files[tmp_path / "goondan.yaml"]
 
 
-def test_a_resource_without_a_kind_is_told(tmp_path: Path) -> None:
+def test_resource_without_kind_is_reported(tmp_path: Path) -> None:
     migration = migrated(
         tmp_path, {**FILES, "goondan.yaml": f"{OLD}metadata: {{ name: x }}\n---\n{NEW}{MODEL}"}
     )
@@ -343,7 +337,7 @@ def test_a_resource_without_a_kind_is_told(tmp_path: Path) -> None:
     assert ("error", "", "kind") in told(migration)
 
 
-def test_the_version_of_references_changes_and_the_like_in_other_fields_stays(tmp_path: Path) -> None:
+def test_version_of_references_changes_but_not_lookalikes(tmp_path: Path) -> None:
     use = "{ apiVersion: agents.example.io/v1alpha1, kind: Tool, name: bash }"
     agent = f"""\
 kind: Agent
@@ -372,7 +366,7 @@ spec:
     assert text == expected
 
 
-def test_two_tools_with_one_export_are_not_both_renamed(tmp_path: Path) -> None:
+def test_tools_sharing_export_are_not_both_renamed(tmp_path: Path) -> None:
     second = OLD + TOOL.replace("slackToolkit", "other")
 
     migration = migrated(tmp_path, {**FILES, "tools.yaml": f"{OLD}{TOOL}---\n{second}"})
@@ -382,7 +376,7 @@ def test_two_tools_with_one_export_are_not_both_renamed(tmp_path: Path) -> None:
     ]
 
 
-def test_agents_of_today_follow_the_new_names_too(tmp_path: Path) -> None:
+def test_agents_of_today_follow_new_names_too(tmp_path: Path) -> None:
     migration = migrated(tmp_path, {**FILES, "goondan.yaml": NEW + AGENT})
 
     text = migration.files[tmp_path / "goondan.yaml"]
@@ -390,7 +384,7 @@ def test_agents_of_today_follow_the_new_names_too(tmp_path: Path) -> None:
     assert "requiredTools: [bash__exec, slack__list-all]" in text
 
 
-def test_the_built_in_tool_of_the_same_name_is_another(tmp_path: Path) -> None:
+def test_built_in_tool_of_same_name_is_another(tmp_path: Path) -> None:
     use = '{ kind: Tool, name: slackToolkit, package: "@goondan/base" }'
 
     migration = migrated(tmp_path, {**FILES, "goondan.yaml": NEW + AGENT.replace('"Tool/slackToolkit"', use)})
@@ -398,7 +392,7 @@ def test_the_built_in_tool_of_the_same_name_is_another(tmp_path: Path) -> None:
     assert use in migration.files[tmp_path / "goondan.yaml"]
 
 
-def test_an_approval_that_would_be_lost_is_an_error(tmp_path: Path) -> None:
+def test_approval_that_would_be_lost_is_error(tmp_path: Path) -> None:
     swarm = SWARM.replace('"bash__*", slack.post-message', '"bash__*", "slack.p*", "slack*"')
 
     migration = migrated(tmp_path, {**FILES, "goondan.yaml": f"{OLD}{AGENT}---\n{OLD}{swarm}"})
@@ -408,7 +402,7 @@ def test_an_approval_that_would_be_lost_is_an_error(tmp_path: Path) -> None:
     assert "slack__post-message" in error.message
 
 
-def test_overrides_of_an_older_tool_are_told(tmp_path: Path) -> None:
+def test_overrides_of_older_tool_are_reported(tmp_path: Path) -> None:
     use = "selector: { name: slackToolkit }\n      overrides: { spec: { auth: { scopes: [a] } } }"
     agent = AGENT.replace("selector: { name: slackToolkit }", use)
 
@@ -417,7 +411,7 @@ def test_overrides_of_an_older_tool_are_told(tmp_path: Path) -> None:
     assert ("warning", "Agent/clerk", "spec.tools[3].overrides.spec.auth") in told(migration)
 
 
-def test_what_other_places_share_stays_and_the_rest_is_rewritten(tmp_path: Path) -> None:
+def test_shared_text_stays_and_rest_is_rewritten(tmp_path: Path) -> None:
     shared = MODEL.replace("spec: {", "spec: &spec {").replace("name: gpt", "name: &name gpt")
     tool = TOOL.replace("parameters: { type: object }\n", "parameters: &any { type: object }\n")
     tool = tool.replace("parameters: { type: object } }", "parameters: *any }")
@@ -442,7 +436,7 @@ def test_what_other_places_share_stays_and_the_rest_is_rewritten(tmp_path: Path)
     assert [file.name for file in migration.changed] == ["goondan.yaml", "model.yaml", "tools.yaml"]
 
 
-def test_tabs_between_the_parts_of_a_line_stay(tmp_path: Path) -> None:
+def test_tabs_between_parts_of_line_stay(tmp_path: Path) -> None:
     tool = TOOL.replace(": ", ":\t").replace("} #", "}\t#")
 
     migration = migrated(tmp_path, {**FILES, "tools.yaml": OLD + tool})
@@ -452,7 +446,7 @@ def test_tabs_between_the_parts_of_a_line_stay(tmp_path: Path) -> None:
     assert migration.files[tmp_path / "tools.yaml"] == expected
 
 
-def test_yaml_that_only_the_faster_library_reads_is_told_with_its_line(tmp_path: Path) -> None:
+def test_yaml_only_faster_library_reads_is_reported_with_line(tmp_path: Path) -> None:
     files = {"model.yaml": OLD + MODEL.replace("any }", "any, more? }")}
     assert inspect_bundle(write(tmp_path, files))[1] == []
 
@@ -464,7 +458,7 @@ def test_yaml_that_only_the_faster_library_reads_is_told_with_its_line(tmp_path:
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2\n", "\0"])
-def test_what_is_not_yaml_is_not_touched(tmp_path: Path, text: str) -> None:
+def test_invalid_yaml_is_not_migrated(tmp_path: Path, text: str) -> None:
     with pytest.raises(BundleError):
         migrated(tmp_path, {**FILES, "goondan.yaml": text})
 
@@ -481,7 +475,7 @@ def test_what_is_not_yaml_is_not_touched(tmp_path: Path, text: str) -> None:
         "kind: Connector\nspec: x\n",
     ],
 )
-def test_what_is_not_a_valid_resource_is_rewritten_as_far_as_it_goes(tmp_path: Path, text: str) -> None:
+def test_invalid_resource_is_rewritten_where_possible(tmp_path: Path, text: str) -> None:
     migration = migrated(tmp_path, {"goondan.yaml": f"{OLD}{text}---\n{OLD}{MODEL}"})
 
     assert f"---\n{NEW}{MODEL}" in migration.files[tmp_path / "goondan.yaml"]
@@ -492,7 +486,7 @@ def test_what_is_not_a_valid_resource_is_rewritten_as_far_as_it_goes(tmp_path: P
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(text=TEXTS)
-def test_no_yaml_makes_the_migration_raise_or_write_what_is_none(tmp_path: Path, text: str) -> None:
+def test_any_yaml_migrates_to_yaml_without_raising(tmp_path: Path, text: str) -> None:
     folder = write(tmp_path, {})
     (folder / "goondan.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
     try:

@@ -46,7 +46,7 @@ def changed(text: str, *paths: tuple[str | int, ...], document: int = 0) -> str:
     return mended.text
 
 
-def test_a_field_is_replaced_or_renamed_and_all_else_stays() -> None:
+def test_field_is_replaced_or_renamed_alone() -> None:
     text = YamlText(BLOCK)
 
     text.document(0).replace(("apiVersion",), "new")
@@ -60,7 +60,7 @@ def test_a_field_is_replaced_or_renamed_and_all_else_stays() -> None:
     assert text.text == expected
 
 
-def test_fields_go_with_their_lines_and_the_comments_above_others_stay() -> None:
+def test_removed_fields_take_lines_leaving_other_comments() -> None:
     mended = changed(
         BLOCK, ("spec", "runtime"), ("spec", "exports", 0, "auth"), ("spec", "exports", 1, "auth")
     )
@@ -70,7 +70,7 @@ def test_fields_go_with_their_lines_and_the_comments_above_others_stay() -> None
     ).replace("      auth: { scopes: [c] } # gone too\n", "")
 
 
-def test_a_mapping_goes_with_its_last_field() -> None:
+def test_mapping_goes_with_its_last_field() -> None:
     assert changed(BLOCK, ("spec", "policy", "live", "on")) == BLOCK.replace(
         "  policy:\n    live:\n      on: true\n", ""
     )
@@ -87,13 +87,13 @@ def test_a_mapping_goes_with_its_last_field() -> None:
         ([("b",), ("c",)], "{ a: 1 }"),
     ],
 )
-def test_a_field_of_a_flow_mapping_goes_with_its_comma(paths: list[tuple[str, ...]], rest: str) -> None:
+def test_field_of_flow_mapping_goes_with_its_comma(paths: list[tuple[str, ...]], rest: str) -> None:
     assert changed(BLOCK, *paths, document=1).splitlines()[-1] == rest
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("end", ["", "\n", "\n# end\n", "\n\n"])
-def test_the_last_field_goes_whatever_follows(end: str, newline: str) -> None:
+def test_last_field_goes_whatever_follows(end: str, newline: str) -> None:
     text = f"a: 1\nb: |\n  x\n\n  y\nc:{end}".replace("\n", newline)
 
     assert yaml.safe_load(changed(text, ("c",))) == {"a": 1, "b": "x\n\ny\n"}
@@ -110,7 +110,7 @@ def test_empty_documents_do_not_count() -> None:
     assert [one for one in yaml.safe_load_all(text.text) if one] == [{"a": "1"}, {"b": "2"}, "~"]
 
 
-def test_a_block_scalar_is_replaced_by_a_line() -> None:
+def test_block_scalar_is_replaced_by_line() -> None:
     text = YamlText("a: >-\n  folded\n  text\nb: 1\n")
 
     text.document(0).replace(("a",), "plain")
@@ -124,7 +124,7 @@ def test_a_block_scalar_is_replaced_by_a_line() -> None:
 @pytest.mark.parametrize(
     "old", ["x", "'x'", '"x"', "|-\n    x", ">-\n    x\n", "!!str x", "!!int 1", "&a 'x'"]
 )
-def test_a_name_is_text_whatever_it_looks_like(old: str, name: str) -> None:
+def test_name_is_text_whatever_it_looks_like(old: str, name: str) -> None:
     for written in (f"a: {old}", f"- a: {old}\n", f"b: 1\na: {old}\nc: 2\n"):
         text = YamlText(written)
         place = (0, "a") if written.startswith("-") else ("a",)
@@ -147,7 +147,7 @@ EXPLICIT = [
 
 
 @pytest.mark.parametrize(("text", "rest"), EXPLICIT)
-def test_a_field_whose_key_is_marked_goes_like_others(text: str, rest: str) -> None:
+def test_field_with_explicit_key_is_removed_like_others(text: str, rest: str) -> None:
     assert changed(text, ("a",)) == rest
 
 
@@ -160,7 +160,7 @@ TANGLED: list[tuple[str, tuple[str | int, ...]]] = [
 
 
 @pytest.mark.parametrize(("text", "path"), TANGLED)
-def test_a_field_that_cannot_go_alone_stays(text: str, path: tuple[str | int, ...]) -> None:
+def test_field_that_cannot_go_alone_stays(text: str, path: tuple[str | int, ...]) -> None:
     document = YamlText(text).document(0)
 
     with pytest.raises(UnchangeableText) as refused, document.all_or_none():
@@ -194,7 +194,7 @@ two: '*one'
         (1, ("one",)),
     ],
 )
-def test_what_other_places_share_is_seen(document: int, path: tuple[str | int, ...]) -> None:
+def test_value_shared_with_other_places_is_detected(document: int, path: tuple[str | int, ...]) -> None:
     assert YamlText(SHARING).document(document).is_shared(path)
 
 
@@ -202,9 +202,7 @@ def test_what_other_places_share_is_seen(document: int, path: tuple[str | int, .
     ("document", "path"),
     [(0, ("list", 2)), (0, ("list", 2, "name")), (0, ("merged",)), (0, ("merged", "last")), (1, ("two",))],
 )
-def test_what_only_uses_the_text_of_other_places_is_not_shared(
-    document: int, path: tuple[str | int, ...]
-) -> None:
+def test_field_using_text_elsewhere_is_not_shared(document: int, path: tuple[str | int, ...]) -> None:
     text = YamlText(SHARING)
 
     assert not text.document(document).is_shared(path)
@@ -254,7 +252,7 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int
     st.integers(1, 4),
     st.data(),
 )
-def test_whatever_the_style_one_field_goes_and_no_other(
+def test_removing_field_keeps_others_in_any_style(
     data: dict[str, Any], style: bool | None, indent: int, draw: st.DataObject
 ) -> None:
     text = yaml.dump(copied(data), default_flow_style=style, indent=indent, width=30)

@@ -12,7 +12,7 @@ _URL = "http://127.0.0.1:9"
 
 @pytest.mark.parametrize("expected", ["U1", "slack:U1", "slack:user:U1"])
 @pytest.mark.parametrize("claims", [{"sub": "U1"}, {"id": "U1"}, {"sub": "U1", "id": "U2"}])
-def test_a_user_is_known_by_sub_or_id(expected: str, claims: JsonObject) -> None:
+def test_user_is_known_by_sub_or_id(expected: str, claims: JsonObject) -> None:
     assert make_oauth_app(_URL).is_subject(expected, claims)
 
 
@@ -29,12 +29,12 @@ def test_a_user_is_known_by_sub_or_id(expected: str, claims: JsonObject) -> None
         {"name": "U1"},
     ],
 )
-def test_claims_that_do_not_identify_the_user_are_refused(claims: JsonObject) -> None:
+def test_claims_that_do_not_identify_user_are_refused(claims: JsonObject) -> None:
     assert not make_oauth_app(_URL).is_subject("slack:user:U1", claims)
     assert not make_oauth_app(_URL).is_subject("True", claims)
 
 
-def test_an_id_may_be_a_number() -> None:
+def test_id_may_be_number() -> None:
     assert make_oauth_app(_URL, provider="github").is_subject("github:user:42", {"id": 42, "login": "x"})
 
 
@@ -48,7 +48,7 @@ def test_an_id_may_be_a_number() -> None:
         ("{a}{a}", {"a": "{b}", "b": "x"}, "{b}{b}"),
     ],
 )
-def test_a_template_says_how_a_subject_is_made(template: str, claims: JsonObject, subject: Any) -> None:
+def test_template_says_how_subject_is_made(template: str, claims: JsonObject, subject: Any) -> None:
     app = make_oauth_app(_URL, subjectMode="global", options={"goondan": {"subject": template}})
 
     assert not app.is_for_anyone
@@ -57,18 +57,18 @@ def test_a_template_says_how_a_subject_is_made(template: str, claims: JsonObject
 
 @pytest.mark.requirement("oauth.flow.subject-checked")
 @pytest.mark.parametrize("claims", [{"sub": "U1"}, {"sub": "slack:team:T111"}, {}])
-def test_no_user_can_consent_for_a_shared_subject_without_a_rule(claims: JsonObject) -> None:
+def test_shared_subject_without_rule_accepts_no_user(claims: JsonObject) -> None:
     assert not make_oauth_app(_URL, subjectMode="global").is_subject("slack:team:T111", claims)
 
 
-def test_any_user_may_consent_for_the_shared_subject_of_an_app_for_anyone() -> None:
+def test_shared_subject_for_anyone_accepts_any_user() -> None:
     app = make_oauth_app(_URL, subjectMode="global", options={"goondan": {"anyone": True}})
 
     assert app.is_for_anyone
     assert app.is_subject("slack:team:T111", {"sub": "U1"})
 
 
-def test_an_app_of_users_is_never_for_anyone() -> None:
+def test_app_of_users_is_never_for_anyone() -> None:
     app = make_oauth_app(_URL, subjectMode="user", options={"goondan": {"anyone": True}})
 
     assert not app.is_subject("slack:user:U1", {"sub": "U2"})

@@ -33,11 +33,11 @@ from tests.waiting import wait_until
         ({"http_host": "0.0.0.0", "public_url": "https://agents.example"}, "https://agents.example"),
     ],
 )
-def test_the_public_url_defaults_to_this_machine(settings: dict[str, Any], url: str | None) -> None:
+def test_public_url_defaults_to_this_machine(settings: dict[str, Any], url: str | None) -> None:
     assert public_url_of(Settings(**settings)) == url
 
 
-def test_an_app_that_now_takes_device_codes_asks_for_one_though_a_link_is_out() -> None:
+def test_app_now_using_device_codes_ignores_link() -> None:
     store = RedisVault().open()
 
     class Devices(FakeProvider):
@@ -99,7 +99,7 @@ def house() -> House:
     return House()
 
 
-def test_an_app_without_its_secret_keeps_no_agent_waiting(house: House) -> None:
+def test_app_without_its_secret_keeps_no_agent_waiting(house: House) -> None:
     waiting = device_session(now=wall_clock())
     assert waiting.device is not None
     house.store.open_session(
@@ -114,7 +114,7 @@ def test_an_app_without_its_secret_keeps_no_agent_waiting(house: House) -> None:
     assert (pending and pending.status, house.told) == ("pending", [event])
 
 
-def test_a_grant_that_cannot_be_read_keeps_no_other_agent_waiting(house: House) -> None:
+def test_unreadable_grant_keeps_no_other_agent_waiting(house: House) -> None:
     lost, event = house.complete(1, "U1"), house.complete(2, "U2")
     name = f"spec:oauth:grant:{grant(subject='U1').name}"
     whole = house.vault.texts()[name]
@@ -129,7 +129,7 @@ def test_a_grant_that_cannot_be_read_keeps_no_other_agent_waiting(house: House) 
     assert house.told == [event, lost]
 
 
-def test_an_unknown_agent_is_retried_with_back_off(house: House) -> None:
+def test_unknown_agent_is_retried_with_back_off(house: House) -> None:
     event = house.complete(1, "U1")
     house.is_agent_known = False
 
@@ -184,7 +184,7 @@ def test_stopping_waits_for_one_provider_at_most(house: House, monkeypatch: pyte
     assert asks == [APP]
 
 
-def test_no_failure_of_the_store_ends_the_maintenance(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_failure_of_store_ends_maintenance(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consent, "_TICK_SECONDS", 0.01)
     event = house.complete(1, "U1")
     failures = [OAuthStoreError("no space left"), ResponseError("READONLY"), ConfigError("no key")]
@@ -196,7 +196,7 @@ def test_no_failure_of_the_store_ends_the_maintenance(house: House, monkeypatch:
     assert failures == []
 
 
-def test_back_off_doubles_the_interval_up_to_a_minute() -> None:
+def test_back_off_doubles_interval_up_to_minute() -> None:
     schedule = Schedule(2)
     assert schedule.due > time.monotonic()
     waits = []

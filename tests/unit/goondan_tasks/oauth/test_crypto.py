@@ -15,7 +15,7 @@ _BYTES = bytes(range(200, 232))
 PLACE = SecretField("OAuthGrantRecord", "sha256:1", "accessToken")
 
 
-def test_a_key_is_the_same_in_every_way_of_writing_it() -> None:
+def test_key_is_same_in_every_notation() -> None:
     texts = [
         base64.b64encode(_BYTES).decode(),
         base64.b64encode(_BYTES).decode().rstrip("="),
@@ -28,7 +28,7 @@ def test_a_key_is_the_same_in_every_way_of_writing_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "password", "a" * 65, KEY[:-4], KEY + KEY, "한" * 43, ","])
-def test_what_is_not_a_key_is_refused_without_being_repeated(text: str) -> None:
+def test_invalid_key_is_refused_without_being_repeated(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Keyring.parse(SecretStr(f"{KEY},{text}"))
 
@@ -36,7 +36,7 @@ def test_what_is_not_a_key_is_refused_without_being_repeated(text: str) -> None:
     assert len(text) < 4 or text not in str(caught.value)
 
 
-def test_the_first_key_encrypts_and_each_one_decrypts() -> None:
+def test_first_key_encrypts_and_each_one_decrypts() -> None:
     old, both = Cipher(Keyring.parse(SecretStr(KEY))), Cipher(Keyring.parse(SecretStr(f"{OTHER_KEY},{KEY}")))
     written = old.encrypt(SecretStr("a secret"), PLACE)
 
@@ -54,14 +54,14 @@ def test_the_first_key_encrypts_and_each_one_decrypts() -> None:
         SecretField("OAuthGrantRecord", "sha256:1", "refreshToken"),
     ],
 )
-def test_a_secret_that_was_moved_does_not_decrypt(elsewhere: SecretField) -> None:
+def test_secret_that_was_moved_does_not_decrypt(elsewhere: SecretField) -> None:
     cipher = Cipher(Keyring.parse(SecretStr(KEY)))
 
     with pytest.raises(OAuthStoreError, match="belongs elsewhere"):
         cipher.decrypt(cipher.encrypt(SecretStr("a secret"), PLACE), elsewhere)
 
 
-def test_the_same_secret_is_never_written_alike() -> None:
+def test_same_secret_is_never_written_alike() -> None:
     cipher = Cipher(Keyring.parse(SecretStr(KEY)))
 
     assert len({cipher.encrypt(SecretStr("a secret"), PLACE)["iv"] for _ in range(100)}) == 100

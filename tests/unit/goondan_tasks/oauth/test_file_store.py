@@ -21,7 +21,7 @@ PLACE = SecretField("OAuthGrantRecord", "sha256:1", "accessToken")
 
 
 @pytest.mark.requirement("oauth.store.no-direct-access")
-def test_only_the_owner_can_look_into_the_store(tmp_path: Path) -> None:
+def test_only_owner_can_look_into_store(tmp_path: Path) -> None:
     store = FileVault(tmp_path).open()
     store.replace_grant(grant(), generation=0)
     store.open_session(session(now=wall_clock()))
@@ -33,7 +33,7 @@ def test_only_the_owner_can_look_into_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["oauth", "oauth/grants", "record"])
-def test_a_store_that_others_may_read_is_refused(tmp_path: Path, which: str) -> None:
+def test_store_that_others_may_read_is_refused(tmp_path: Path, which: str) -> None:
     vault = FileVault(tmp_path)
     vault.open().replace_grant(grant(), generation=0)
     (record,) = (tmp_path / "oauth" / "grants").iterdir()
@@ -44,7 +44,7 @@ def test_a_store_that_others_may_read_is_refused(tmp_path: Path, which: str) -> 
         vault.open().grant(APP, SUBJECT)
 
 
-def test_a_write_cut_off_by_a_crash_is_finished_by_the_next_writer(
+def test_next_writer_finishes_write_interrupted_by_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = FileVault(tmp_path)
@@ -71,7 +71,7 @@ def test_a_write_cut_off_by_a_crash_is_finished_by_the_next_writer(
     assert not (tmp_path / "oauth" / "journal").exists()
 
 
-def test_a_damaged_journal_is_an_error_and_stays(tmp_path: Path) -> None:
+def test_damaged_journal_is_error_and_stays(tmp_path: Path) -> None:
     store = FileVault(tmp_path).open()
     write_private(tmp_path / "oauth" / "journal", b'{"grants/x.json": "')
 
@@ -80,7 +80,7 @@ def test_a_damaged_journal_is_an_error_and_stays(tmp_path: Path) -> None:
     assert (tmp_path / "oauth" / "journal").read_bytes() == b'{"grants/x.json": "'
 
 
-def test_a_writer_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
+def test_writer_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
     store = FileVault(tmp_path).open()
     (tmp_path / "oauth" / "grants" / f"{grant().name.removeprefix('sha256:')}.json").mkdir(mode=0o700)
 
@@ -89,7 +89,7 @@ def test_a_writer_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
     assert len(list((tmp_path / "oauth" / "grants").iterdir())) == 1
 
 
-def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileVault(tmp_path).open()
 
     def full(path: Path, data: bytes) -> None:
@@ -101,7 +101,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         store.replace_grant(grant(), generation=0)
 
 
-def test_an_expired_session_takes_its_traces_with_it(tmp_path: Path) -> None:
+def test_expired_session_is_removed_with_its_traces(tmp_path: Path) -> None:
     store = FileVault(tmp_path).open()
     store.open_session(session(1, now=wall_clock(), lives_ms=-3_600_001))
     other = store.open_session(session(2, now=wall_clock(), subject="other"))
@@ -111,7 +111,7 @@ def test_an_expired_session_takes_its_traces_with_it(tmp_path: Path) -> None:
     json.loads((tmp_path / "oauth" / "sessions" / f"{other.id}.json").read_text("utf-8"))
 
 
-def test_an_expired_session_whose_key_is_lost_blocks_no_new_one(tmp_path: Path) -> None:
+def test_expired_session_without_key_blocks_no_new_one(tmp_path: Path) -> None:
     vault = FileVault(tmp_path)
     lost = vault.open(OTHER_KEY).open_session(session(1, now=wall_clock(), lives_ms=-3_600_001))
     store = vault.open()
@@ -121,7 +121,7 @@ def test_an_expired_session_whose_key_is_lost_blocks_no_new_one(tmp_path: Path) 
     assert f"{lost.id}.json" not in vault.texts()
 
 
-def test_many_that_need_the_file_at_once_get_one_key(tmp_path: Path) -> None:
+def test_concurrent_openers_of_key_file_share_key(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         made = threads.map(lambda _: KeyFile(tmp_path / "oauth" / "keys").current.id, range(16))
 
@@ -129,7 +129,7 @@ def test_many_that_need_the_file_at_once_get_one_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
-def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+def test_key_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "oauth" / "keys"
     KeyFile(path)
     path.chmod(mode)
@@ -138,7 +138,7 @@ def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -
         KeyFile(path)
 
 
-def test_a_key_file_with_something_else_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_key_file_without_key_is_refused_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "oauth" / "keys"
     KeyFile(path)
     path.write_text("no key\n", encoding="utf-8")
@@ -148,7 +148,7 @@ def test_a_key_file_with_something_else_in_it_is_refused_and_left_alone(tmp_path
     assert path.read_text("utf-8") == "no key\n"
 
 
-def test_a_rotation_is_noticed_by_readers_of_what_it_encrypted(tmp_path: Path) -> None:
+def test_reading_newly_encrypted_secret_notices_rotation(tmp_path: Path) -> None:
     path = tmp_path / "oauth" / "keys"
     mine, theirs = KeyFile(path), KeyFile(path)
     before = Cipher(mine).encrypt(SecretStr("old"), PLACE)
@@ -160,7 +160,7 @@ def test_a_rotation_is_noticed_by_readers_of_what_it_encrypted(tmp_path: Path) -
     assert mine.current.id == theirs.current.id
 
 
-def test_what_is_encrypted_after_a_rotation_elsewhere_has_the_new_key(tmp_path: Path) -> None:
+def test_encryption_after_rotation_elsewhere_uses_new_key(tmp_path: Path) -> None:
     path = tmp_path / "oauth" / "keys"
     mine, theirs = KeyFile(path), KeyFile(path)
 
@@ -169,7 +169,7 @@ def test_what_is_encrypted_after_a_rotation_elsewhere_has_the_new_key(tmp_path: 
     assert Cipher(mine).encrypt(SecretStr("new"), PLACE)["keyId"] == made.id
 
 
-def test_a_key_file_that_is_gone_is_not_replaced_by_one_with_another_key(tmp_path: Path) -> None:
+def test_encrypting_without_key_file_creates_no_new_key(tmp_path: Path) -> None:
     path = tmp_path / "oauth" / "keys"
     mine = KeyFile(path)
     path.unlink()
@@ -179,7 +179,7 @@ def test_a_key_file_that_is_gone_is_not_replaced_by_one_with_another_key(tmp_pat
 
 
 @pytest.mark.parametrize("text", [f"{OTHER_KEY}\n", "no key\n", ""])
-def test_a_key_file_changed_from_outside_is_logged_and_not_used(tmp_path: Path, text: str) -> None:
+def test_key_file_changed_outside_is_only_logged(tmp_path: Path, text: str) -> None:
     path = tmp_path / "oauth" / "keys"
     mine = KeyFile(path)
     before = Cipher(mine).encrypt(SecretStr("old"), PLACE)
@@ -194,7 +194,7 @@ def test_a_key_file_changed_from_outside_is_logged_and_not_used(tmp_path: Path, 
     assert [one["event"] for one in logs] == ["oauth.key_file_changed"]
 
 
-def test_a_key_that_is_looked_for_while_the_file_is_gone_makes_no_other_file(tmp_path: Path) -> None:
+def test_key_lookup_without_file_creates_no_file(tmp_path: Path) -> None:
     path = tmp_path / "oauth" / "keys"
     mine = KeyFile(path)
     path.unlink()

@@ -32,7 +32,7 @@ def store() -> OAuthStore:
 
 @pytest.mark.requirement("oauth.request.form", "oauth.request.ready", "oauth.result.ready")
 @pytest.mark.parametrize("ref", [REF, f"OAuthApp/{APP}", {"ref": f"OAuthApp/{APP}"}])
-def test_a_grant_with_a_valid_token_is_ready(store: OAuthStore, ref: Any) -> None:
+def test_grant_with_valid_token_is_ready(store: OAuthStore, ref: Any) -> None:
     store.replace_grant(grant(), generation=0)
 
     assert ask(manager_of(store), ref, ["chat:write"], 60) == {
@@ -44,7 +44,7 @@ def test_a_grant_with_a_valid_token_is_ready(store: OAuthStore, ref: Any) -> Non
     }
 
 
-def test_a_token_without_an_expiry_is_valid_for_ever(store: OAuthStore) -> None:
+def test_token_without_expiry_is_valid_for_ever(store: OAuthStore) -> None:
     store.replace_grant(grant(token=OAuthToken(access_token=SecretStr("eternal-token"))), generation=0)
 
     answer = ask(manager_of(store, now=NOW * 2), REF)
@@ -53,7 +53,7 @@ def test_a_token_without_an_expiry_is_valid_for_ever(store: OAuthStore) -> None:
 
 
 @pytest.mark.requirement("oauth.request.subject")
-def test_the_subject_mode_chooses_whose_token_it_is(store: OAuthStore) -> None:
+def test_subject_mode_decides_whose_token_is_used(store: OAuthStore) -> None:
     store.replace_grant(grant(subject="slack:user:T111:U1"), generation=0)
 
     assert ask(manager_of(store, app=an_app(subjectMode="user")))["status"] == "ready"
@@ -64,7 +64,7 @@ def test_the_subject_mode_chooses_whose_token_it_is(store: OAuthStore) -> None:
 @pytest.mark.parametrize(
     "auth", [None, {}, {"subjects": None}, {"subjects": {"global": ""}}, {"subjects": {"global": 5}}, []]
 )
-def test_without_a_subject_there_is_no_token_and_no_session(store: OAuthStore, auth: Any) -> None:
+def test_missing_subject_gives_neither_token_nor_session(store: OAuthStore, auth: Any) -> None:
     answer = ask(manager_of(store), auth=auth)
 
     assert (answer["status"], answer["error"]["code"]) == ("error", "subjectUnavailable")
@@ -76,7 +76,7 @@ def test_without_a_subject_there_is_no_token_and_no_session(store: OAuthStore, a
 @pytest.mark.parametrize(
     "scopes", [["chat:write", "admin"], ["chat:write channels:read"], "chat:write", [5], {"a": 1}]
 )
-def test_scopes_that_the_app_does_not_list_are_refused_at_once(store: OAuthStore, scopes: Any) -> None:
+def test_scopes_not_listed_by_app_are_refused(store: OAuthStore, scopes: Any) -> None:
     store.replace_grant(grant(scopes_granted=("chat:write", "channels:read", "admin")), generation=0)
 
     answer = ask(manager_of(store), REF, scopes)
@@ -86,7 +86,7 @@ def test_scopes_that_the_app_does_not_list_are_refused_at_once(store: OAuthStore
 
 
 @pytest.mark.requirement("oauth.request.no-widening")
-def test_consent_is_asked_for_the_requested_scopes_alone(store: OAuthStore) -> None:
+def test_consent_is_asked_for_requested_scopes_alone(store: OAuthStore) -> None:
     store.replace_grant(grant(scopes_granted=("chat:write",)), generation=0)
 
     answer = ask(manager_of(store), REF, ["channels:read"])
@@ -99,7 +99,7 @@ def test_consent_is_asked_for_the_requested_scopes_alone(store: OAuthStore) -> N
 
 
 @pytest.mark.requirement("oauth.request.default-scopes")
-def test_without_scopes_those_of_the_app_are_asked_for(store: OAuthStore) -> None:
+def test_without_scopes_those_of_app_are_asked_for(store: OAuthStore) -> None:
     ask(manager_of(store), REF, None)
 
     (opened,) = store.sessions()
@@ -107,7 +107,7 @@ def test_without_scopes_those_of_the_app_are_asked_for(store: OAuthStore) -> Non
 
 
 @pytest.mark.parametrize("scopes", [[], ()])
-def test_an_empty_list_of_scopes_asks_for_none(store: OAuthStore, scopes: Any) -> None:
+def test_empty_list_of_scopes_asks_for_none(store: OAuthStore, scopes: Any) -> None:
     answer = ask(manager_of(store), REF, scopes)
 
     (opened,) = store.sessions()
@@ -120,7 +120,7 @@ def test_an_empty_list_of_scopes_asks_for_none(store: OAuthStore, scopes: Any) -
 
 
 @pytest.mark.parametrize("scopes", ["", 0, False, {}])
-def test_scopes_that_are_no_list_are_refused_though_empty(store: OAuthStore, scopes: Any) -> None:
+def test_empty_non_list_scopes_are_refused(store: OAuthStore, scopes: Any) -> None:
     assert ask(manager_of(store), REF, scopes)["error"]["code"] == "scopeNotAllowed"
 
 
@@ -134,12 +134,12 @@ def test_scopes_that_are_no_list_are_refused_though_empty(store: OAuthStore, sco
         ({"name": APP}, "configurationError"),
     ],
 )
-def test_a_ref_that_leads_nowhere_is_an_error(store: OAuthStore, ref: Any, code: str) -> None:
+def test_ref_that_leads_nowhere_is_error(store: OAuthStore, ref: Any, code: str) -> None:
     assert ask(manager_of(store), ref)["error"]["code"] == code
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "300", True, None])
-def test_a_smallest_time_to_live_that_is_none_is_an_error(store: OAuthStore, seconds: Any) -> None:
+def test_invalid_minimum_time_to_live_is_error(store: OAuthStore, seconds: Any) -> None:
     assert ask(manager_of(store), REF, None, seconds)["error"]["code"] == "configurationError"
 
 
@@ -155,7 +155,7 @@ def test_a_smallest_time_to_live_that_is_none_is_an_error(store: OAuthStore, sec
         expiring(-1, refresh_token=None),
     ],
 )
-def test_what_is_missing_useless_or_too_narrow_asks_the_user(store: OAuthStore, standing: Any) -> None:
+def test_missing_useless_or_narrow_grant_asks_user(store: OAuthStore, standing: Any) -> None:
     if standing is not None:
         store.replace_grant(standing, generation=0)
 
@@ -171,7 +171,7 @@ def test_what_is_missing_useless_or_too_narrow_asks_the_user(store: OAuthStore, 
     assert opened.state is not None
 
 
-def test_without_a_resume_no_user_is_asked(store: OAuthStore) -> None:
+def test_without_resume_no_user_is_asked(store: OAuthStore) -> None:
     assert ask(manager_of(store), resume=None)["error"]["code"] == "configurationError"
     store.replace_grant(grant(revoked=True), generation=0)
 
@@ -179,7 +179,7 @@ def test_without_a_resume_no_user_is_asked(store: OAuthStore) -> None:
     assert list(store.sessions()) == []
 
 
-def test_a_grant_that_cannot_be_read_is_an_error_and_stays(store: OAuthStore) -> None:
+def test_unreadable_grant_is_error_and_stays(store: OAuthStore) -> None:
     vault = RedisVault()
     vault.open(OTHER_KEY).replace_grant(grant(), generation=0)
     before = vault.texts()
@@ -197,7 +197,7 @@ def test_no_answer_prints_its_token(store: OAuthStore) -> None:
     assert "secret-access-token" not in f"{answer} {answer!r} {store.grant(APP, SUBJECT)!r}"
 
 
-def test_a_revoked_grant_is_revoked_at_the_provider_too(store: OAuthStore) -> None:
+def test_revoked_grant_is_revoked_at_provider_too(store: OAuthStore) -> None:
     store.replace_grant(grant(), generation=0)
     provider = FakeProvider()
 
@@ -214,9 +214,7 @@ def test_a_revoked_grant_is_revoked_at_the_provider_too(store: OAuthStore) -> No
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_provider_that_cannot_be_told_of_one_token_is_told_of_the_other(
-    store: OAuthStore, failure: Exception
-) -> None:
+def test_failed_revocation_of_token_revokes_other_anyway(store: OAuthStore, failure: Exception) -> None:
     store.replace_grant(grant(), generation=0)
 
     class Refusing(FakeProvider):

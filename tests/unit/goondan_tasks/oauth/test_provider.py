@@ -84,7 +84,7 @@ def _redirect(handler: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize("answer", [_drip, _trickle_headers, _flood])
-def test_an_answer_that_is_too_long_or_takes_too_long_is_given_up(answer: Answer) -> None:
+def test_too_long_or_slow_answer_is_abandoned(answer: Answer) -> None:
     with _provider(answer) as url:
         begun = monotonic()
         with pytest.raises(ProviderUnavailableError) as given_up:
@@ -94,7 +94,7 @@ def test_an_answer_that_is_too_long_or_takes_too_long_is_given_up(answer: Answer
     assert "a-secret" not in given_up.value.message
 
 
-def test_a_host_whose_name_is_not_found_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_lookup_of_host_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     is_over = threading.Event()
 
     def look_up(*_: object, **__: object) -> list[object]:
@@ -112,13 +112,13 @@ def test_a_host_whose_name_is_not_found_in_time_is_given_up(monkeypatch: pytest.
     assert monotonic() - begun < 30
 
 
-def test_a_redirect_is_not_followed_with_what_was_sent() -> None:
+def test_redirect_is_not_followed_with_sent_credentials() -> None:
     with _provider(_redirect) as url:
         assert ProviderHttp().send("GET", url, {"Authorization": "Bearer a-token"}).status == 302
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "http://no-such-host.invalid/token"])
-def test_a_provider_that_is_not_there_is_told_by_its_host(url: str) -> None:
+def test_unreachable_provider_is_named_by_host(url: str) -> None:
     with pytest.raises(ProviderUnavailableError, match=r"127\.0\.0\.1:1|no-such-host") as failed:
         ProviderHttp().send("POST", url, {}, "code=a-code")
 
@@ -137,7 +137,7 @@ def _answer_nothing_in_time(handler: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize("answer", [_hang_up, _answer_nothing_in_time, _flood])
-def test_a_form_whose_answer_was_lost_may_have_had_its_effect(answer: Answer) -> None:
+def test_form_with_lost_answer_is_in_doubt(answer: Answer) -> None:
     with _provider(answer) as url, pytest.raises(ProviderUnavailableError) as failed:
         ProviderHttp(timeout_seconds=3).send("POST", url, {}, "refresh_token=a-token")
 
@@ -161,7 +161,7 @@ def test_a_form_whose_answer_was_lost_may_have_had_its_effect(answer: Answer) ->
         (302, "", False),
     ],
 )
-def test_an_unusable_answer_leaves_a_doubt_unless_the_provider_has_turned_the_request_away(
+def test_unusable_answer_leaves_doubt_unless_provider_refused(
     status: int, text: str, is_in_doubt: bool
 ) -> None:
     with pytest.raises(ProviderUnavailableError) as failed:
@@ -191,7 +191,7 @@ def test_an_unusable_answer_leaves_a_doubt_unless_the_provider_has_turned_the_re
         ("&".join(["a=b"] * 101), None),
     ],
 )
-def test_a_reply_is_read_as_json_or_as_a_form(text: str, fields: JsonObject | None) -> None:
+def test_reply_is_read_as_json_or_as_form(text: str, fields: JsonObject | None) -> None:
     assert reply_fields(text) == fields
 
 
@@ -210,7 +210,7 @@ def test_a_reply_is_read_as_json_or_as_a_form(text: str, fields: JsonObject | No
         ({"error": "", "access_token": "a"}, None),
     ],
 )
-def test_an_error_is_found_whatever_the_http_status_was(fields: JsonObject, error: str | None) -> None:
+def test_error_is_found_whatever_http_status_was(fields: JsonObject, error: str | None) -> None:
     assert reply_error(fields) == error
 
 
@@ -252,18 +252,18 @@ def test_scopes_are_read_with_any_separator(scope: Any, scopes: tuple[str, ...] 
         ([], None),
     ],
 )
-def test_a_lifetime_is_read_as_a_number_or_as_text(expires_in: Any, seconds: float | None) -> None:
+def test_lifetime_is_read_as_number_or_as_text(expires_in: Any, seconds: float | None) -> None:
     reply = token_reply({"access_token": "a", "expires_in": expires_in})
 
     assert reply is not None and reply.expires_in == seconds
 
 
 @pytest.mark.parametrize("fields", [{}, {"access_token": ""}, {"access_token": 7}, {"access_token": None}])
-def test_a_reply_without_a_token_is_none(fields: JsonObject) -> None:
+def test_reply_without_token_is_none(fields: JsonObject) -> None:
     assert token_reply(fields) is None
 
 
-def test_what_else_the_provider_says_is_kept_without_its_secrets() -> None:
+def test_other_reply_fields_are_kept_without_secrets() -> None:
     reply = token_reply(
         {"access_token": "the-token", "refresh_token": "r", "id_token": "i", "team": {"id": "T1"}}
     )
@@ -273,7 +273,7 @@ def test_what_else_the_provider_says_is_kept_without_its_secrets() -> None:
     assert "the-token" not in repr(reply)
 
 
-def test_what_a_provider_says_beside_the_token_is_kept_without_anything_that_may_be_a_secret() -> None:
+def test_provider_data_is_kept_without_possible_secrets() -> None:
     fields = {
         "ok": True,
         "access_token": "secret-1",
@@ -319,7 +319,7 @@ def test_incoming_webhook_address_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("extra", [{"much": "x" * 20_000}, {"deep": [[[[[[[[[["secret"]]]]]]]]]]}])
-def test_a_provider_that_says_too_much_is_not_written_down(extra: dict[str, Any]) -> None:
+def test_excessive_provider_data_is_not_kept(extra: dict[str, Any]) -> None:
     reply = token_reply({"access_token": "a-token", **extra})
 
     assert reply is not None
@@ -334,7 +334,7 @@ _REPLY = {
 }
 
 
-def test_a_device_code_is_read_and_polled_every_five_seconds_unless_it_says_otherwise() -> None:
+def test_device_code_is_polled_at_default_interval() -> None:
     device = device_code_of(_REPLY)
 
     assert device is not None
@@ -345,7 +345,7 @@ def test_a_device_code_is_read_and_polled_every_five_seconds_unless_it_says_othe
     )
 
 
-def test_google_calls_the_place_by_another_name() -> None:
+def test_google_calls_place_by_another_name() -> None:
     place = _REPLY["verification_uri"]
     device = device_code_of({**_REPLY, "verification_uri": None, "verification_url": place})
 
@@ -368,7 +368,7 @@ def test_google_calls_the_place_by_another_name() -> None:
         ("interval", 601),
     ],
 )
-def test_one_that_cannot_be_used_is_none(field: str, value: Any) -> None:
+def test_unusable_device_code_is_none(field: str, value: Any) -> None:
     assert device_code_of({**_REPLY, field: value}) is None
 
 
@@ -384,7 +384,7 @@ def _signed(text: str) -> str:
     return jws.serialize_compact({"alg": "HS256"}, text.encode(), _KEY)
 
 
-def test_an_id_token_says_who_the_user_is() -> None:
+def test_id_token_names_user() -> None:
     assert id_token_claims(_id_token(), "our-id")["sub"] == "U1"
     assert id_token_claims(_id_token(aud=["another", "our-id"]), "our-id")["sub"] == "U1"
 
@@ -406,7 +406,7 @@ def test_an_id_token_says_who_the_user_is() -> None:
         _signed("[" * 100_000),
     ],
 )
-def test_an_id_token_that_proves_nothing_is_refused_without_being_repeated(token: str) -> None:
+def test_invalid_id_token_is_refused_without_being_repeated(token: str) -> None:
     with pytest.raises(ProviderRefusedError) as refused:
         id_token_claims(token, "our-id")
 

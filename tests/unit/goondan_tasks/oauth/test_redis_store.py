@@ -13,7 +13,7 @@ from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, device_session,
 from tests.unit.goondan_tasks.oauth.stores import RedisVault
 
 
-def test_every_key_begins_with_the_namespace_and_goes_away_by_itself() -> None:
+def test_every_key_has_namespace_and_expires() -> None:
     vault = RedisVault()
     store = vault.open()
     store.replace_grant(grant(), generation=0)
@@ -29,7 +29,7 @@ def test_every_key_begins_with_the_namespace_and_goes_away_by_itself() -> None:
         assert all(vault.redis.pttl(key) > 0 for key in keys)
 
 
-def test_a_grant_that_is_used_is_kept() -> None:
+def test_grant_that_is_used_is_kept() -> None:
     vault = RedisVault()
     store = vault.open()
     store.replace_grant(grant(), generation=0)
@@ -42,7 +42,7 @@ def test_a_grant_that_is_used_is_kept() -> None:
     assert all(vault.redis.ttl(key) > GRANT_TTL_SECONDS // 2 for key in keys)
 
 
-def test_a_lock_whose_holder_died_runs_out() -> None:
+def test_lock_whose_holder_died_runs_out() -> None:
     vault = RedisVault()
     dead = vault.open(lock_seconds=0.5).lock(APP, SUBJECT, wait_seconds=0)
     assert dead.__enter__()
@@ -56,9 +56,7 @@ def test_a_lock_whose_holder_died_runs_out() -> None:
 
 
 @pytest.mark.parametrize("step", ["replace_grant", "advance", "complete", "open_session"])
-def test_a_step_whose_answer_was_lost_is_sent_again_without_harm(
-    step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_with_lost_answer_repeats_without_harm(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vault = RedisVault()
     store = vault.open()
     opened = session(now=wall_clock())
@@ -84,7 +82,7 @@ def test_a_step_whose_answer_was_lost_is_sent_again_without_harm(
     assert len(list(store.grants())) == (step in {"replace_grant", "complete"})
 
 
-def test_two_namespaces_of_one_redis_know_nothing_of_each_other() -> None:
+def test_namespaces_of_one_redis_are_separate() -> None:
     server = fakeredis.FakeServer()
     vault = RedisVault(lambda: fakeredis.FakeStrictRedis(server=server))
     vault.open().replace_grant(grant(), generation=0)
@@ -124,7 +122,7 @@ class Machine:
         return RedisClock(redis, lambda: self.monotonic, lambda: self.wall)
 
 
-def test_it_counts_on_from_what_redis_said() -> None:
+def test_clock_continues_from_time_of_redis() -> None:
     machine = Machine()
     clock = machine.clock()
 
@@ -142,7 +140,7 @@ def test_redis_is_asked_again_each_minute() -> None:
     assert (clock(), clock(), machine.trips) == ((NOON + 67) * 1000, (NOON + 67) * 1000, 2)
 
 
-def test_a_machine_that_slept_knows_the_time_at_once() -> None:
+def test_machine_that_slept_knows_time_at_once() -> None:
     machine = Machine()
     clock = machine.clock()
     machine.wall += 8 * 3600
@@ -150,7 +148,7 @@ def test_a_machine_that_slept_knows_the_time_at_once() -> None:
     assert clock() == (NOON + 8 * 3600 + 5) * 1000
 
 
-def test_while_redis_is_away_the_clock_goes_on() -> None:
+def test_while_redis_is_away_clock_goes_on() -> None:
     machine = Machine()
     clock = machine.clock()
     machine.is_redis_away = True

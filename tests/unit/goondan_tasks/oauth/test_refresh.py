@@ -38,7 +38,7 @@ def store() -> OAuthStore:
 
 @pytest.mark.requirement("oauth.refresh", "oauth.refresh.stored", "oauth.request.min-ttl")
 @pytest.mark.parametrize(("left", "min_ttl"), [(-1, 0), (0, 0), (299, 300), (300, 300), (3000, 3600)])
-def test_a_token_that_has_expired_or_is_about_to_is_refreshed_and_stored(
+def test_expired_or_expiring_token_is_refreshed_and_stored(
     store: OAuthStore, left: float, min_ttl: float
 ) -> None:
     store.replace_grant(expiring(left), generation=0)
@@ -64,7 +64,7 @@ def test_a_token_that_has_expired_or_is_about_to_is_refreshed_and_stored(
     assert provider.refreshed == ["secret-refresh-token"]
 
 
-def test_a_refresh_without_a_new_refresh_token_keeps_the_old_one(store: OAuthStore) -> None:
+def test_refresh_without_new_refresh_token_keeps_old_token(store: OAuthStore) -> None:
     store.replace_grant(expiring(10), generation=0)
     ask(manager_of(store))
 
@@ -74,7 +74,7 @@ def test_a_refresh_without_a_new_refresh_token_keeps_the_old_one(store: OAuthSto
     assert stored.scopes_granted == ("chat:write", "channels:read")
 
 
-def test_a_token_that_never_lives_as_long_as_is_asked_for_is_refreshed_in_the_second_half_of_its_life(
+def test_short_lived_token_is_refreshed_after_half_life(
     store: OAuthStore,
 ) -> None:
     store.replace_grant(expiring(10), generation=0)
@@ -89,9 +89,7 @@ def test_a_token_that_never_lives_as_long_as_is_asked_for_is_refreshed_in_the_se
 
 
 @pytest.mark.parametrize("error", ["invalid_grant", "bad_refresh_token", "invalid_refresh_token"])
-def test_a_refresh_token_that_is_gone_revokes_the_grant_and_asks_the_user_once(
-    store: OAuthStore, error: str
-) -> None:
+def test_invalid_refresh_token_revokes_grant_and_asks_user_once(store: OAuthStore, error: str) -> None:
     store.replace_grant(expiring(10), generation=0)
     provider = FakeProvider(answer=says(ProviderRefusedError("no", error=error)))
 
@@ -105,7 +103,7 @@ def test_a_refresh_token_that_is_gone_revokes_the_grant_and_asks_the_user_once(
     assert stored.revoked
 
 
-def test_a_refused_refresh_does_not_revoke_a_consent_that_came_meanwhile(store: OAuthStore) -> None:
+def test_refused_refresh_does_not_revoke_newer_consent(store: OAuthStore) -> None:
     store.replace_grant(expiring(10), generation=0)
 
     def consent_comes() -> TokenReply:
@@ -117,7 +115,7 @@ def test_a_refused_refresh_does_not_revoke_a_consent_that_came_meanwhile(store: 
     assert (answer["status"], answer["expiresAt"]) == ("ready", iso_time(NOW + 3_600_000))
 
 
-def test_a_refresh_does_not_overwrite_a_revocation_that_came_meanwhile(store: OAuthStore) -> None:
+def test_refresh_does_not_overwrite_revocation_that_came_meanwhile(store: OAuthStore) -> None:
     store.replace_grant(expiring(10), generation=0)
 
     def revocation_comes() -> TokenReply:
@@ -130,7 +128,7 @@ def test_a_refresh_does_not_overwrite_a_revocation_that_came_meanwhile(store: OA
 
 
 @pytest.mark.requirement("oauth.refresh.single-flight")
-def test_an_answer_that_comes_after_the_lock_has_run_out_is_stored() -> None:
+def test_answer_after_lock_expiry_is_stored() -> None:
     vault = RedisVault()
     store = vault.open()
     store.replace_grant(expiring(10), generation=0)
@@ -145,7 +143,7 @@ def test_an_answer_that_comes_after_the_lock_has_run_out_is_stored() -> None:
     assert stored.token.access_token == SecretStr("new-access-token")
 
 
-def test_a_refused_refresh_whose_lock_has_run_out_waits_for_the_one_that_has_it() -> None:
+def test_refused_refresh_without_lock_awaits_lock_holder() -> None:
     vault = RedisVault()
     store = vault.open()
     store.replace_grant(expiring(10), generation=0)
@@ -174,7 +172,7 @@ def test_a_refused_refresh_whose_lock_has_run_out_waits_for_the_one_that_has_it(
     assert not stored.revoked
 
 
-def test_a_refreshed_token_is_stored_when_redis_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refreshed_token_is_stored_when_redis_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     store = RedisVault().open()
     store.replace_grant(expiring(10), generation=0)
     replace, failures = (
@@ -195,7 +193,7 @@ def test_a_refreshed_token_is_stored_when_redis_comes_back(monkeypatch: pytest.M
     assert stored.token.access_token == SecretStr("new-access-token")
 
 
-def test_redis_that_stays_away_is_an_error_after_the_store_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_redis_outage_is_error_after_store_time(monkeypatch: pytest.MonkeyPatch) -> None:
     store = RedisVault().open()
     store.replace_grant(expiring(10), generation=0)
 
@@ -209,7 +207,7 @@ def test_redis_that_stays_away_is_an_error_after_the_store_time(monkeypatch: pyt
         refresher.refresh(an_app(), expiring(10))
 
 
-def test_a_refresh_token_whose_answer_is_in_doubt_is_not_sent_again() -> None:
+def test_refresh_token_with_pending_answer_is_not_resent() -> None:
     store = RedisVault().open(lock_seconds=1.5)
     store.replace_grant(expiring(10), generation=0)
     second = FakeProvider()
@@ -234,7 +232,7 @@ CLEAR = [
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("left", "status"), [(10, "ready"), (-10, "error")])
-def test_a_refresh_token_whose_answer_was_lost_is_not_sent_again_until_its_time_in_doubt_is_over(
+def test_lost_answer_delays_resending_refresh_token_until_doubt_ends(
     kind: str, left: float, status: str, tmp_path: Path
 ) -> None:
     vault = vault_of(kind, tmp_path)
@@ -255,9 +253,7 @@ def test_a_refresh_token_whose_answer_was_lost_is_not_sent_again_until_its_time_
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("failure", CLEAR)
-def test_a_refresh_token_that_the_provider_has_not_used_is_sent_again_at_once(
-    kind: str, failure: Exception, tmp_path: Path
-) -> None:
+def test_unused_refresh_token_is_resent_at_once(kind: str, failure: Exception, tmp_path: Path) -> None:
     store = vault_of(kind, tmp_path).open()
     store.replace_grant(expiring(10), generation=0)
 
@@ -267,7 +263,7 @@ def test_a_refresh_token_that_the_provider_has_not_used_is_sent_again_at_once(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_doubt_about_a_refresh_token_is_not_one_about_a_later_consent(kind: str, tmp_path: Path) -> None:
+def test_refresh_token_doubt_spares_later_consent(kind: str, tmp_path: Path) -> None:
     store = vault_of(kind, tmp_path).open()
     store.replace_grant(expiring(10), generation=0)
     ask(manager_of(store, FakeProvider(answer=says(DOUBTFUL))))
@@ -277,7 +273,7 @@ def test_the_doubt_about_a_refresh_token_is_not_one_about_a_later_consent(kind: 
     assert ask(manager_of(store))["accessToken"] == "new-access-token"
 
 
-def test_an_answer_that_stays_away_longer_than_its_time_in_doubt_leaves_none(store: OAuthStore) -> None:
+def test_answer_absent_beyond_doubt_time_ends_doubt(store: OAuthStore) -> None:
     store.replace_grant(expiring(10), generation=0)
     refresher = Refresher(store, FakeProvider(answer=says(DOUBTFUL)), lambda: NOW, in_doubt_seconds=0.001)
     standing = store.grant(APP, SUBJECT)
@@ -288,9 +284,7 @@ def test_an_answer_that_stays_away_longer_than_its_time_in_doubt_leaves_none(sto
 
 
 @pytest.mark.parametrize(("left", "status"), [(10, "ready"), (-10, "error")])
-def test_a_process_that_is_about_to_end_begins_no_refresh(
-    store: OAuthStore, left: float, status: str
-) -> None:
+def test_ending_process_begins_no_refresh(store: OAuthStore, left: float, status: str) -> None:
     store.replace_grant(expiring(left), generation=0)
     provider, in_flight = FakeProvider(), RefreshesInFlight()
     manager = replace(
@@ -302,9 +296,7 @@ def test_a_process_that_is_about_to_end_begins_no_refresh(
     assert provider.refreshed == []
 
 
-def test_a_refresh_is_in_flight_until_its_lock_is_released(
-    store: OAuthStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refresh_is_in_flight_until_lock_release(store: OAuthStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.replace_grant(expiring(10), generation=0)
     in_flight = RefreshesInFlight()
     are_none: list[bool] = []
@@ -328,7 +320,7 @@ def test_a_refresh_is_in_flight_until_its_lock_is_released(
     assert in_flight.close()
 
 
-def test_a_refresh_drops_what_an_earlier_version_kept_of_the_providers_words(store: OAuthStore) -> None:
+def test_refresh_drops_provider_secrets_of_earlier_version(store: OAuthStore) -> None:
     said = {"team": {"id": "T1"}, "incoming_webhook": {"url": "https://hooks.slack.example/a-secret"}}
     store.replace_grant(expiring(10, lifetime=7200).model_copy(update={"provider_data": said}), generation=0)
 
@@ -339,9 +331,7 @@ def test_a_refresh_drops_what_an_earlier_version_kept_of_the_providers_words(sto
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_provider_that_fails_when_the_token_has_expired_is_an_error(
-    store: OAuthStore, failure: Exception
-) -> None:
+def test_provider_failure_with_expired_token_is_error(store: OAuthStore, failure: Exception) -> None:
     store.replace_grant(expiring(-10), generation=0)
 
     answer = ask(manager_of(store, FakeProvider(answer=says(failure))))
@@ -350,7 +340,7 @@ def test_a_provider_that_fails_when_the_token_has_expired_is_an_error(
     assert list(store.sessions()) == []
 
 
-def test_waiting_too_long_for_another_refresh_keeps_a_valid_token_or_fails(
+def test_overlong_wait_keeps_valid_token_or_fails(
     store: OAuthStore,
 ) -> None:
     for left, outcome in ((10, "ready"), (-10, "error")):
@@ -365,9 +355,7 @@ def test_waiting_too_long_for_another_refresh_keeps_a_valid_token_or_fails(
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_provider_that_fails_leaves_a_token_that_is_still_valid_in_use(
-    store: OAuthStore, failure: Exception
-) -> None:
+def test_provider_failure_keeps_valid_token_in_use(store: OAuthStore, failure: Exception) -> None:
     store.replace_grant(expiring(10), generation=0)
 
     answer = ask(manager_of(store, FakeProvider(answer=says(failure))))

@@ -44,7 +44,7 @@ def live(number: int = 1, **changes: Any) -> AuthSession:
 
 
 @pytest.mark.requirement("oauth.request.grant-key", "oauth.store.grants-and-sessions")
-def test_a_grant_is_kept_for_its_app_and_subject_together(store: OAuthStore) -> None:
+def test_grant_is_kept_by_app_and_subject(store: OAuthStore) -> None:
     assert store.replace_grant(grant(), generation=0)
 
     assert store.grant(APP, SUBJECT) == grant(generation=1)
@@ -52,7 +52,7 @@ def test_a_grant_is_kept_for_its_app_and_subject_together(store: OAuthStore) -> 
     assert store.grant("slack", f"-bot{SUBJECT}") is None
 
 
-def test_a_grant_takes_only_the_place_of_the_one_that_was_read(store: OAuthStore) -> None:
+def test_grant_replaces_only_generation_that_was_read(store: OAuthStore) -> None:
     newer = grant(scopes_granted=("chat:write",))
     assert store.replace_grant(grant(), generation=0)
     assert not store.replace_grant(newer, generation=0)
@@ -64,7 +64,7 @@ def test_a_grant_takes_only_the_place_of_the_one_that_was_read(store: OAuthStore
     assert (standing.generation, standing.scopes_granted) == (2, ("chat:write",))
 
 
-def test_of_many_replacements_of_one_grant_at_once_one_succeeds(store: OAuthStore) -> None:
+def test_one_of_many_concurrent_grant_replacements_succeeds(store: OAuthStore) -> None:
     store.replace_grant(grant(), generation=0)
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(lambda _: store.replace_grant(grant(), generation=1), range(8)))
@@ -75,7 +75,7 @@ def test_of_many_replacements_of_one_grant_at_once_one_succeeds(store: OAuthStor
 @pytest.mark.requirement(
     "oauth.store.encrypted", "oauth.session.verifier-encrypted", "oauth.session.state-encrypted"
 )
-def test_no_secret_is_kept_as_it_is(vault: FileVault | RedisVault) -> None:
+def test_stored_secrets_are_encrypted(vault: FileVault | RedisVault) -> None:
     store = vault.open()
     store.replace_grant(grant(), generation=0)
     store.open_session(live())
@@ -88,7 +88,7 @@ def test_no_secret_is_kept_as_it_is(vault: FileVault | RedisVault) -> None:
 
 
 @pytest.mark.requirement("oauth.grant.record", "oauth.grant.flow")
-def test_a_grant_is_written_as_the_documents_record(vault: FileVault | RedisVault) -> None:
+def test_grant_is_written_as_documents_record(vault: FileVault | RedisVault) -> None:
     vault.open().replace_grant(grant(), generation=0)
 
     (text,) = vault.texts().values()
@@ -108,7 +108,7 @@ def test_a_grant_is_written_as_the_documents_record(vault: FileVault | RedisVaul
 
 
 @pytest.mark.requirement("oauth.session.record", "oauth.session.expected-subject", "oauth.session.resume")
-def test_a_session_is_written_as_the_documents_record(vault: FileVault | RedisVault) -> None:
+def test_session_is_written_as_documents_record(vault: FileVault | RedisVault) -> None:
     vault.open().open_session(live())
 
     (text,) = vault.texts().values()
@@ -127,7 +127,7 @@ def test_a_session_is_written_as_the_documents_record(vault: FileVault | RedisVa
     assert spec["resume"]["auth"]["subjects"] == {"global": SUBJECT}
 
 
-def test_sessions_of_both_flows_come_back_as_they_were(store: OAuthStore) -> None:
+def test_sessions_of_both_flows_are_read_unchanged(store: OAuthStore) -> None:
     code, device = live(), device_session(now=wall_clock())
     assert (store.open_session(code), store.open_session(device)) == (code, device)
 
@@ -138,12 +138,12 @@ def test_sessions_of_both_flows_come_back_as_they_were(store: OAuthStore) -> Non
 
 
 @pytest.mark.parametrize("session_id", ["as-000000000000000000000009", "../grants/x", "", "a\x00b", "한"])
-def test_an_unknown_session_is_none(store: OAuthStore, session_id: str) -> None:
+def test_unknown_session_is_none(store: OAuthStore, session_id: str) -> None:
     assert store.session(session_id) is None
     assert not store.advance(session_id, status="pending", to="exchanging")
 
 
-def test_a_second_request_for_the_same_joins_the_live_session(store: OAuthStore) -> None:
+def test_second_request_for_same_joins_live_session(store: OAuthStore) -> None:
     first = store.open_session(live(1))
     second = store.open_session(
         live(2, resume=resume("other"), requested_scopes=("channels:read", "chat:write"))
@@ -159,13 +159,13 @@ def test_a_second_request_for_the_same_joins_the_live_session(store: OAuthStore)
 @pytest.mark.parametrize(
     "change", [{"requested_scopes": ("chat:write",)}, {"subject": "other"}, {"oauth_app": "other"}]
 )
-def test_a_session_that_asks_for_something_else_is_another(store: OAuthStore, change: Any) -> None:
+def test_session_that_asks_for_something_else_is_another(store: OAuthStore, change: Any) -> None:
     store.open_session(live(1))
 
     assert store.open_session(live(2, **change)).id == live(2).id
 
 
-def test_a_session_that_is_no_longer_pending_is_not_offered_again(store: OAuthStore) -> None:
+def test_session_no_longer_pending_is_not_offered(store: OAuthStore) -> None:
     store.open_session(live(1))
     store.advance(live(1).id, status="pending", to="exchanging")
 
@@ -182,7 +182,7 @@ def test_of_many_admissions_at_once_one_succeeds(store: OAuthStore) -> None:
     assert list(outcomes).count(True) == 1
 
 
-def test_a_session_that_failed_says_why(store: OAuthStore) -> None:
+def test_session_that_failed_says_why(store: OAuthStore) -> None:
     opened = store.open_session(live())
     assert store.advance(opened.id, status="pending", to="failed", reason="access_denied")
 
@@ -192,7 +192,7 @@ def test_a_session_that_failed_says_why(store: OAuthStore) -> None:
 
 
 @pytest.mark.requirement("oauth.session.cleaned")
-def test_a_session_that_has_expired_says_so_and_then_goes_away(store: OAuthStore) -> None:
+def test_expired_session_is_reported_then_removed(store: OAuthStore) -> None:
     expired = store.open_session(live(1, lives_ms=-1))
     gone = store.open_session(live(2, lives_ms=-3_600_001))
     fresh = store.open_session(live(3))
@@ -207,7 +207,7 @@ def test_a_session_that_has_expired_says_so_and_then_goes_away(store: OAuthStore
 
 
 @pytest.mark.requirement("oauth.session.cleaned")
-def test_a_completed_session_goes_away_with_all_that_was_kept_of_it(
+def test_completed_session_expires_with_all_its_data(
     vault: FileVault | RedisVault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (file_store, redis_store):
@@ -226,7 +226,7 @@ def test_a_completed_session_goes_away_with_all_that_was_kept_of_it(
 
 
 @pytest.mark.requirement("oauth.flow.grant-and-session")
-def test_a_grant_and_its_completed_session_come_in_one_step_and_once(store: OAuthStore) -> None:
+def test_grant_and_completed_session_are_written_together_once(store: OAuthStore) -> None:
     store.replace_grant(grant(scopes_granted=()), generation=0)
     opened = store.open_session(live())
 
@@ -242,7 +242,7 @@ def test_a_grant_and_its_completed_session_come_in_one_step_and_once(store: OAut
     assert not store.advance(opened.id, status="pending", to="exchanging")
 
 
-def test_a_grant_is_refreshed_by_one_at_a_time(store: OAuthStore) -> None:
+def test_grant_is_refreshed_by_one_at_time(store: OAuthStore) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> bool:
@@ -295,7 +295,7 @@ def swap_tokens(document: Any) -> None:
         damaged(lambda document: document["spec"].pop("scopesGranted")),
     ],
 )
-def test_a_damaged_grant_is_an_error_and_stays_as_it_is(
+def test_damaged_grant_is_error_and_stays_unchanged(
     vault: FileVault | RedisVault, damage: Callable[[str], str]
 ) -> None:
     store = vault.open()
@@ -316,7 +316,7 @@ def test_a_damaged_grant_is_an_error_and_stays_as_it_is(
     assert store.grant(APP, SUBJECT) is None
 
 
-def test_what_one_key_wrote_is_an_error_to_another_and_can_still_be_listed(
+def test_grant_of_other_key_is_error_but_listed(
     vault: FileVault | RedisVault,
 ) -> None:
     vault.open(KEY).replace_grant(grant(), generation=0)
@@ -330,7 +330,7 @@ def test_what_one_key_wrote_is_an_error_to_another_and_can_still_be_listed(
     assert vault.open(KEY).grant(APP, SUBJECT) is not None
 
 
-def test_a_session_that_cannot_be_read_hides_no_other_and_can_be_removed(
+def test_unreadable_session_is_removable_hiding_no_other(
     vault: FileVault | RedisVault,
 ) -> None:
     lost, kept = vault.open(OTHER_KEY).open_session(live(1)), vault.open().open_session(live(2, subject="U2"))
@@ -350,7 +350,7 @@ def test_a_session_that_cannot_be_read_hides_no_other_and_can_be_removed(
     assert store.open_session(live(3)).id == live(3).id
 
 
-def test_a_session_that_cannot_be_read_is_not_reused(
+def test_session_that_cannot_be_read_is_not_reused(
     vault: FileVault | RedisVault,
 ) -> None:
     lost = vault.open(OTHER_KEY).open_session(live(1))
@@ -366,7 +366,7 @@ def test_a_session_that_cannot_be_read_is_not_reused(
     assert vault.open(OTHER_KEY).session(lost.id) == lost
 
 
-def test_a_rotation_encrypts_everything_with_the_new_key(vault: FileVault | RedisVault) -> None:
+def test_rotation_encrypts_everything_with_new_key(vault: FileVault | RedisVault) -> None:
     old = vault.open(KEY)
     old.replace_grant(grant(), generation=0)
     opened = old.open_session(live())
@@ -380,7 +380,7 @@ def test_a_rotation_encrypts_everything_with_the_new_key(vault: FileVault | Redi
     assert alone.session(opened.id) == opened
 
 
-def test_a_grant_that_is_damaged_hides_no_other_and_keeps_none_from_a_new_key(
+def test_damaged_grant_stops_no_others_listing_or_rotation(
     vault: FileVault | RedisVault,
 ) -> None:
     old = vault.open(KEY)
@@ -399,7 +399,7 @@ def test_a_grant_that_is_damaged_hides_no_other_and_keeps_none_from_a_new_key(
     assert f"goondan oauth revoke {lost.name}" in lost.error.suggestion
 
 
-def test_a_subject_may_be_any_text(store: OAuthStore) -> None:
+def test_subject_may_be_any_text(store: OAuthStore) -> None:
     odd = grant(
         subject="../\ud800 \x00한/|",
         token=grant().token.model_copy(update={"access_token": SecretStr("\ud800")}),

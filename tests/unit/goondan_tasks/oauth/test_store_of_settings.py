@@ -13,7 +13,7 @@ from tests.unit.goondan_tasks.oauth.records import grant
 from tests.unit.goondan_tasks.oauth.stores import KEY, KINDS, OTHER_KEY, FileVault, vault_of
 
 
-def test_a_machine_without_a_key_gets_a_file_for_its_owner_alone(tmp_path: Path) -> None:
+def test_missing_key_creates_owner_only_key_file(tmp_path: Path) -> None:
     settings = Settings.load(state_root=tmp_path / "root")
     first, second = open_keys(settings), open_keys(settings)
 
@@ -25,7 +25,7 @@ def test_a_machine_without_a_key_gets_a_file_for_its_owner_alone(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_that_reads_none_of_the_grants_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+def test_key_reading_no_grants_is_refused(kind: str, tmp_path: Path) -> None:
     vault = vault_of(kind, tmp_path)
     vault.open().replace_grant(grant(), generation=0)
     other, both = Keyring.of([OTHER_KEY]), Keyring.of([OTHER_KEY, KEY])
@@ -37,7 +37,7 @@ def test_a_key_that_reads_none_of_the_grants_is_refused_at_once(kind: str, tmp_p
     require_keys(vault.open(), both)
 
 
-def test_a_key_that_reads_only_some_of_the_grants_is_logged(tmp_path: Path) -> None:
+def test_key_reading_only_some_grants_is_logged(tmp_path: Path) -> None:
     vault = FileVault(tmp_path)
     vault.open().replace_grant(grant(), generation=0)
     vault.open(OTHER_KEY).replace_grant(grant(subject="another"), generation=0)
@@ -49,5 +49,5 @@ def test_a_key_that_reads_only_some_of_the_grants_is_logged(tmp_path: Path) -> N
     assert Key.parse(KEY).id in logs[0]["error"]
 
 
-def test_a_store_without_grants_takes_any_key(tmp_path: Path) -> None:
+def test_store_without_grants_takes_any_key(tmp_path: Path) -> None:
     require_keys(FileVault(tmp_path).open(), Keyring.of([OTHER_KEY]))

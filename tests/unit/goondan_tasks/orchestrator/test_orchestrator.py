@@ -99,7 +99,7 @@ def stage() -> Iterator[Stage]:
         yield Stage(redis)
 
 
-def test_one_worker_is_started_for_what_waits(stage: Stage) -> None:
+def test_one_worker_is_started_for_waiting_call(stage: Stage) -> None:
     stage.look()
     assert stage.started == []
     stage.queue()
@@ -108,7 +108,7 @@ def test_one_worker_is_started_for_what_waits(stage: Stage) -> None:
     assert len(stage.started) == 1
 
 
-def test_what_the_last_worker_had_reserved_when_it_died_has_a_worker_started(stage: Stage) -> None:
+def test_dead_last_workers_reservation_starts_new_worker(stage: Stage) -> None:
     stage.queue()
     message = stage.redis.rpop(call_queue("coder"))
     stage.redis.hset(IN_FLIGHT, "tag", b"agent.coder\n" + message)  # type: ignore[operator]
@@ -118,14 +118,14 @@ def test_what_the_last_worker_had_reserved_when_it_died_has_a_worker_started(sta
     assert len(stage.started) == 1
 
 
-def test_what_a_live_worker_has_reserved_is_left_to_it(stage: Stage) -> None:
+def test_reservation_of_live_worker_is_left_alone(stage: Stage) -> None:
     stage.redis.hset(IN_FLIGHT, "tag", "agent.coder\nmessage")
     stage.redis.zadd(IN_FLIGHT_INDEX, {"tag": stage.redis.time()[0]})
     stage.look()
     assert stage.redis.llen(call_queue("coder")) == 0
 
 
-def test_a_worker_that_is_silent_for_long_is_replaced_and_not_killed(stage: Stage) -> None:
+def test_long_silent_worker_is_replaced_not_killed(stage: Stage) -> None:
     stage.queue()
     stage.look()
     [first] = stage.started
@@ -140,7 +140,7 @@ def test_a_worker_that_is_silent_for_long_is_replaced_and_not_killed(stage: Stag
     assert (len(stage.started), first.signals) == (2, ["TERM"])
 
 
-def test_a_worker_that_was_silent_for_a_while_goes_on(stage: Stage) -> None:
+def test_worker_that_was_silent_for_while_goes_on(stage: Stage) -> None:
     stage.queue()
     stage.look()
     [worker] = stage.started
@@ -152,9 +152,7 @@ def test_a_worker_that_was_silent_for_a_while_goes_on(stage: Stage) -> None:
     assert (stage.started, worker.signals) == ([worker], [])
 
 
-def test_no_worker_is_ended_as_silent_because_of_a_redis_outage(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redis_outage_ends_no_worker_as_silent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.queue()
     stage.look()
     [worker] = stage.started
@@ -169,7 +167,7 @@ def test_no_worker_is_ended_as_silent_because_of_a_redis_outage(
     assert (stage.started, worker.signals) == ([worker], [])
 
 
-def test_a_crash_is_counted_once_redis_is_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_is_counted_once_redis_is_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.queue()
     stage.look()
     stage.started[0].status = 1
@@ -180,7 +178,7 @@ def test_a_crash_is_counted_once_redis_is_back(stage: Stage, monkeypatch: pytest
     assert stage.fleet.backoffs.read(["coder"])["coder"].crashes == 1
 
 
-def test_a_record_of_a_newer_version_does_not_end_the_orchestrator(stage: Stage) -> None:
+def test_record_of_newer_version_does_not_end_orchestrator(stage: Stage) -> None:
     stage.redis.set(stage.ledger.keys.crash_backoff("coder"), '{"v": 99}')
     stage.queue()
     stage.look()
@@ -191,7 +189,7 @@ def test_a_record_of_a_newer_version_does_not_end_the_orchestrator(stage: Stage)
 
 
 @pytest.mark.parametrize("kind", ["string", "list"])
-def test_a_damaged_record_keeps_no_worker_from_being_started(stage: Stage, kind: str) -> None:
+def test_damaged_record_keeps_no_worker_from_being_started(stage: Stage, kind: str) -> None:
     key = stage.ledger.keys.crash_backoff("coder")
     stage.redis.set(key, '{"v": 1, "cra') if kind == "string" else stage.redis.rpush(key, "odd")
     stage.queue()
@@ -211,7 +209,7 @@ def claimed_by(stage: Stage, row: str) -> str:
 
 
 @pytest.mark.parametrize("status", [0, -9])
-def test_what_a_worker_leaves_behind_is_settled_when_its_process_has_ended(stage: Stage, status: int) -> None:
+def test_workers_leftovers_are_settled_once_process_ends(stage: Stage, status: int) -> None:
     stage.queue()
     stage.look()
     [worker] = stage.started
@@ -231,7 +229,7 @@ def test_what_a_worker_leaves_behind_is_settled_when_its_process_has_ended(stage
     assert stage.redis.lrange(call_queue("coder"), 0, -1)[-1] == b"reserved"
 
 
-def test_a_worker_that_was_told_to_stop_leaves_nothing_behind_either(stage: Stage) -> None:
+def test_worker_told_to_stop_leaves_nothing_behind(stage: Stage) -> None:
     stage.queue()
     stage.look()
     [worker] = stage.started
@@ -249,7 +247,7 @@ def test_a_worker_that_was_told_to_stop_leaves_nothing_behind_either(stage: Stag
     assert stage.fleet.backoffs.read(["coder"])["coder"].crashes == 0
 
 
-def test_a_worker_of_the_same_number_elsewhere_keeps_its_calls(stage: Stage) -> None:
+def test_worker_of_same_number_elsewhere_keeps_its_calls(stage: Stage) -> None:
     stage.queue()
     stage.look()
     [worker] = stage.started
@@ -273,9 +271,7 @@ def _away(*_: object) -> Any:
 
 
 @pytest.mark.parametrize(("apps", "seconds"), [({}, 5), ({"slack-bot": None}, 5 + LONGEST_SECONDS)])
-def test_workers_of_a_bundle_with_oauth_apps_may_take_longer_to_drain_for_a_refresh(
-    apps: dict[str, None], seconds: float
-) -> None:
+def test_workers_with_oauth_apps_may_drain_longer(apps: dict[str, None], seconds: float) -> None:
     bundle: Any = SimpleNamespace(oauth_apps=apps)
 
     assert patience_of(Settings(grace_seconds=5), bundle) == seconds
@@ -350,7 +346,7 @@ def shared() -> Iterator[SharedStage]:
         yield SharedStage(redis)
 
 
-def test_agents_that_share_a_worker_are_served_by_one_process(shared: SharedStage) -> None:
+def test_agents_sharing_worker_use_one_process(shared: SharedStage) -> None:
     for _ in range(3):
         shared.orchestrator.look()
     assert shared.running == [("coder", "reader", "writer")]
@@ -361,7 +357,7 @@ def test_agents_that_share_a_worker_are_served_by_one_process(shared: SharedStag
     assert len(shared.started) == 1
 
 
-def test_agents_get_workers_of_their_own_after_repeated_crashes_together(shared: SharedStage) -> None:
+def test_repeated_shared_crashes_give_agents_own_workers(shared: SharedStage) -> None:
     shared.orchestrator.look()
     shared.crash()
     assert shared.running == [("coder", "reader", "writer")]
@@ -374,7 +370,7 @@ def test_agents_get_workers_of_their_own_after_repeated_crashes_together(shared:
     assert [agents for agents, _ in shared.started[5:]] == [("writer",)] * 2
 
 
-def test_an_agent_that_comes_gets_a_worker_and_one_that_goes_ends_the_shared_one(shared: SharedStage) -> None:
+def test_added_agent_gets_worker_removed_agent_ends_shared_worker(shared: SharedStage) -> None:
     shared.orchestrator = shared.made(["coder", "reader"])
     shared.orchestrator.look()
     shared.announce()
@@ -400,7 +396,7 @@ class AbsentFleet:
         return SimpleNamespace(backoffs={})
 
 
-def test_an_outage_is_told_once_and_so_is_its_end() -> None:
+def test_outage_and_its_end_are_logged_once() -> None:
     log, fleet = Log(), AbsentFleet()
     members = SimpleNamespace(ended=list, present={}, members=[])
     orchestrator = Orchestrator((), cast(Any, fleet), cast(Any, members), log=cast(Any, log))
@@ -435,7 +431,7 @@ def code_of(ledger: Ledger, call_id: str) -> str | None:
     return result.error.code if result and result.error else None
 
 
-def test_calls_that_wait_end_with_the_error_and_one_that_runs_goes_on(ledger: Ledger, fleet: Fleet) -> None:
+def test_waiting_calls_fail_while_running_call_continues(ledger: Ledger, fleet: Fleet) -> None:
     running, waiting = a_call(), a_call(tool_call_id="call_2")
     submit(ledger, running)
     claimed(ledger, running)
@@ -448,7 +444,7 @@ def test_calls_that_wait_end_with_the_error_and_one_that_runs_goes_on(ledger: Le
     assert fleet.end_queued("coder", ERROR) == 0
 
 
-def test_a_cancelled_call_ends_as_cancelled(ledger: Ledger, fleet: Fleet) -> None:
+def test_cancelled_call_ends_as_cancelled(ledger: Ledger, fleet: Fleet) -> None:
     call = a_call()
     submit(ledger, call)
     ledger.cancel(identity_of(call), "somebody").run(ledger.redis)
@@ -460,7 +456,7 @@ def test_a_cancelled_call_ends_as_cancelled(ledger: Ledger, fleet: Fleet) -> Non
     ("agent", "tool", "ended"),
     [(CODER, DELEGATE_TOOL, 1), (CODER, EVENT_TOOL, 0), (OUTSIDER, DELEGATE_TOOL, 0)],
 )
-def test_a_request_ends_unless_its_brain_is_elsewhere_and_an_event_stays(
+def test_request_ends_unless_brain_is_elsewhere_event_stays(
     redis: Redis, ledger: Ledger, agent: AgentRecord, tool: str, ended: int
 ) -> None:
     fleet = fleet_of(redis, agent)
@@ -470,14 +466,14 @@ def test_a_request_ends_unless_its_brain_is_elsewhere_and_an_event_stays(
     assert [fleet.end_queued("coder", ERROR) for _ in range(2)] == [ended, 0]
 
 
-def test_no_worker_is_praised_for_a_call_that_was_ended_so(ledger: Ledger, fleet: Fleet) -> None:
+def test_call_ended_in_queue_is_no_finished_run(ledger: Ledger, fleet: Fleet) -> None:
     submit(ledger, a_call())
     fleet.end_queued("coder", ERROR)
 
     assert not fleet.has_finished_run("coder", 0)
 
 
-def test_a_finished_run_is_seen_whatever_came_of_it(ledger: Ledger, fleet: Fleet) -> None:
+def test_finished_run_is_found_whatever_its_outcome(ledger: Ledger, fleet: Fleet) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None).run(ledger.redis)
@@ -487,7 +483,7 @@ def test_a_finished_run_is_seen_whatever_came_of_it(ledger: Ledger, fleet: Fleet
     assert not fleet.has_finished_run("coder", finished_at + 1)
 
 
-def test_a_finished_run_is_seen_behind_all_that_still_waits(ledger: Ledger, fleet: Fleet) -> None:
+def test_finished_run_is_seen_behind_waiting_calls(ledger: Ledger, fleet: Fleet) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None).run(ledger.redis)
@@ -497,7 +493,7 @@ def test_a_finished_run_is_seen_behind_all_that_still_waits(ledger: Ledger, flee
     assert fleet.has_finished_run("coder", 0)
 
 
-def test_no_worker_is_praised_for_a_call_that_its_death_has_ended(ledger: Ledger, fleet: Fleet) -> None:
+def test_call_ended_by_death_is_no_finished_run(ledger: Ledger, fleet: Fleet) -> None:
     submit(ledger, a_call())
     claim = claimed(ledger, a_call())
     ledger.start([claim.id_and_token]).run(ledger.redis)
@@ -506,7 +502,7 @@ def test_no_worker_is_praised_for_a_call_that_its_death_has_ended(ledger: Ledger
     assert not fleet.has_finished_run("coder", 0)
 
 
-def test_only_the_messages_of_ended_calls_are_removed(ledger: Ledger, fleet: Fleet, redis: Redis) -> None:
+def test_only_messages_of_ended_calls_are_removed(ledger: Ledger, fleet: Fleet, redis: Redis) -> None:
     waiting = a_call(tool_call_id="call_2")
     submit(ledger, a_call())
     fleet.end_queued("coder", ERROR)
@@ -522,7 +518,7 @@ def test_only_the_messages_of_ended_calls_are_removed(ledger: Ledger, fleet: Fle
     assert [identity_of(waiting).encode() in message for message in left] == [False, True]
 
 
-def test_every_key_has_a_time_to_live(ledger: Ledger, fleet: Fleet, redis: Redis) -> None:
+def test_every_key_has_time_to_live(ledger: Ledger, fleet: Fleet, redis: Redis) -> None:
     submit(ledger, a_call())
     fleet.end_queued("coder", ERROR)
 

@@ -16,7 +16,7 @@ BUNDLE = Path(__file__).parents[3] / "bundles" / "clockwork"
 NAMES = {"clockwork/yearly", "clockwork/monthly"}
 
 
-def test_a_slot_without_a_worker_makes_its_agent_need_one() -> None:
+def test_slot_without_worker_makes_its_agent_need_worker() -> None:
     redis, settings, bundle = fakeredis.FakeRedis(), Settings(), load_bundle(BUNDLE)
     fleet = Fleet(redis, settings, describe_agents(bundle, None, None), "orchestrator", bundle)
     ledger = Ledger(redis, settings)
@@ -35,7 +35,7 @@ def test_a_slot_without_a_worker_makes_its_agent_need_one() -> None:
     assert (yearly.fired, yearly.missed > 50) == (1, True)
 
 
-def test_the_schedules_of_workers_stay_when_an_orchestrator_starts() -> None:
+def test_schedules_of_workers_stay_when_orchestrator_starts() -> None:
     redis, settings, bundle = fakeredis.FakeRedis(), Settings(), load_bundle(BUNDLE)
     store = ScheduleStore(Ledger(redis, settings))
     store.keep("clockwork", [Schedule(name="newer", owner="clockwork", every="1h", agent="ringer")], 5_000.0)

@@ -49,14 +49,14 @@ class Kept:
         return self.told[-1].rpartition(" in ")[2]
 
 
-def test_a_running_program_is_left_alone() -> None:
+def test_running_program_is_left_alone() -> None:
     kept = Kept()
     kept.look(1000)
 
     assert (len(kept.programs), kept.told) == (1, [])
 
 
-def test_a_program_that_may_end_is_restarted_only_if_it_has_failed() -> None:
+def test_program_allowed_to_end_restarts_only_after_failure() -> None:
     kept = Kept(may_end=True)
     assert kept.pause_after_crash() == "1 s."
     kept.programs[1].status = 0
@@ -66,7 +66,7 @@ def test_a_program_that_may_end_is_restarted_only_if_it_has_failed() -> None:
     assert (len(kept.programs), len(kept.told)) == (2, 1)
 
 
-def test_a_program_that_ended_is_restarted_after_its_pause() -> None:
+def test_program_that_ended_is_restarted_after_its_pause() -> None:
     kept = Kept()
     kept.programs[0].status = 3
     kept.look(0.5)
@@ -78,7 +78,7 @@ def test_a_program_that_ended_is_restarted_after_its_pause() -> None:
     assert (len(kept.programs), len(kept.told)) == (2, 1)
 
 
-def test_the_pause_doubles_up_to_half_a_minute_and_starts_over_after_a_healthy_run() -> None:
+def test_pause_doubles_to_limit_and_resets_when_healthy() -> None:
     kept = Kept()
     pauses = [kept.pause_after_crash() for _ in range(7)]
     kept.look(60)
@@ -92,13 +92,13 @@ SCRIPT = (
 )
 
 
-def test_a_worker_tells_how_it_ended_with_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
+def test_worker_reports_its_end_with_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
     worker = start_detached([sys.executable, "-c", SCRIPT], os.environ)
 
     assert worker.reason() == "It ended with 1.\nfirst\n\ufffd\nlast words"
 
 
-def test_a_process_of_the_group_passes_on_its_lines_and_tells_how_it_ended() -> None:
+def test_group_process_passes_lines_and_reports_end() -> None:
     told: list[tuple[str, str]] = []
     with ProcessGroup() as group:
         command = [sys.executable, "-c", SCRIPT]

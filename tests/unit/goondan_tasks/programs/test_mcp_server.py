@@ -44,7 +44,7 @@ def connect(fake: FakeAsyncClient, mode: str = "auto", **fields: Any) -> Client:
         {"type": "object", "properties": {"any": True, "none": False}},
     ],
 )
-def test_any_parameters_make_a_tool_that_can_be_listed(mode: str, parameters: JsonObject | None) -> None:
+def test_any_parameters_make_tool_that_can_be_listed(mode: str, parameters: JsonObject | None) -> None:
     async def names() -> list[str]:
         async with connect(FakeAsyncClient([tool("a__b", parameters), tool("v1.dotted")]), mode) as client:
             return [listed.name for listed in (await client.list_tools()).tools]
@@ -53,7 +53,7 @@ def test_any_parameters_make_a_tool_that_can_be_listed(mode: str, parameters: Js
 
 
 @both_ages
-def test_a_broker_that_is_away_is_said_and_the_server_goes_on(mode: str) -> None:
+def test_broker_outage_is_reported_without_stopping_server(mode: str) -> None:
     async def use() -> Any:
         fake = FakeAsyncClient([tool("a__b")], [result(output=1)], is_away=True)
         async with connect(fake, mode) as client:
@@ -68,7 +68,7 @@ def test_a_broker_that_is_away_is_said_and_the_server_goes_on(mode: str) -> None
 
 
 @both_ages
-def test_a_pending_call_is_waited_for(mode: str) -> None:
+def test_pending_call_is_waited_for(mode: str) -> None:
     async def use() -> Any:
         outcomes = [result("pending", handle="job-1"), result(output={"at": "last"})]
         async with connect(FakeAsyncClient([], outcomes), mode) as client:
@@ -82,9 +82,7 @@ async def ignore(progress: float, total: float | None, message: str | None) -> N
 
 
 @pytest.mark.parametrize("on_progress", [None, ignore])
-def test_an_outage_while_a_call_runs_is_not_a_failure_of_the_call(
-    on_progress: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outage_during_call_does_not_fail_call(on_progress: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_calls, "PAUSE_SECONDS", 0)
 
     async def use() -> Any:
@@ -95,7 +93,7 @@ def test_an_outage_while_a_call_runs_is_not_a_failure_of_the_call(
     assert asyncio.run(use()).structured_content == {"at": "last"}
 
 
-def test_an_outage_that_lasts_is_told_with_the_id_of_the_call_that_goes_on(
+def test_lasting_outage_names_id_of_continuing_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mcp_calls, "PAUSE_SECONDS", 0)
@@ -111,7 +109,7 @@ def test_an_outage_that_lasts_is_told_with_the_id_of_the_call_that_goes_on(
     assert told.meta["goondan.ai/callId"] == CALL_ID
 
 
-def test_only_progress_that_goes_on_is_told() -> None:
+def test_only_increasing_progress_is_reported() -> None:
     told: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -128,7 +126,7 @@ def test_only_progress_that_goes_on_is_told() -> None:
     assert told == [(1, 2, "one"), (2, 2, None)]
 
 
-def test_reports_that_came_between_two_looks_are_told_once_and_in_order() -> None:
+def test_progress_between_looks_arrives_once_in_order() -> None:
     told: list[float] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -158,7 +156,7 @@ def test_reports_that_came_between_two_looks_are_told_once_and_in_order() -> Non
         (WaitTimeout(CALL_ID, 30), 450, ["text"]),
     ],
 )
-def test_content_that_is_too_large_for_a_result_is_read_from_its_file(
+def test_oversized_result_content_is_read_from_file(
     file: bytes | Exception, size: int, kinds: list[str]
 ) -> None:
     stored = {"path": ".outputs/x.json", "size": size, "preview": '{"type":"image",'}
@@ -173,7 +171,7 @@ def test_content_that_is_too_large_for_a_result_is_read_from_its_file(
     assert (told.is_error, told.meta["goondan.ai/callId"]) == (False, CALL_ID)
 
 
-def test_the_catalog_is_told_of_once_for_each_change_and_an_outage_is_none() -> None:
+def test_catalog_change_is_announced_once_outage_never() -> None:
     fake = FakeAsyncClient([tool("a__b")])
     first = asyncio.Event()
 
@@ -202,7 +200,7 @@ def test_the_catalog_is_told_of_once_for_each_change_and_an_outage_is_none() -> 
     assert asyncio.run(use()) == 1
 
 
-def test_a_call_says_where_it_comes_from_and_keeps_to_the_session() -> None:
+def test_call_names_origin_and_keeps_session() -> None:
     fake = FakeAsyncClient([], [result(output=1)])
 
     async def use() -> None:
@@ -217,7 +215,7 @@ def test_a_call_says_where_it_comes_from_and_keeps_to_the_session() -> None:
     assert one["origin"] == {"connector": "mcp", "client": {"name": "mcp", "version": "0.1.0"}}
 
 
-def test_a_call_that_is_being_submitted_at_the_end_is_cancelled_too() -> None:
+def test_call_being_submitted_at_shutdown_is_cancelled() -> None:
     async def end_amid_a_submission() -> list[str]:
         fake = FakeAsyncClient(outcomes=[result(output=1)], may_submit=asyncio.Event())
         assert fake.may_submit is not None

@@ -57,7 +57,7 @@ def task_of(found: CallRecord) -> DetailedTask:
         ("E_TOOL_POISONED", "failed"),
     ],
 )
-def test_an_error_of_the_tool_completes_a_task_and_a_lost_call_fails_it(code: str, status: str) -> None:
+def test_tool_error_completes_task_lost_call_fails_task(code: str, status: str) -> None:
     task = task_of(task_record("done", **ended(code)))
 
     assert (task.status, task.status_message) == (status, f"{code}: It is over.")
@@ -67,7 +67,7 @@ def test_an_error_of_the_tool_completes_a_task_and_a_lost_call_fails_it(code: st
         assert (task.error["code"], task.error["data"]["code"]) == (INTERNAL_ERROR, code)
 
 
-def test_a_result_that_cannot_be_read_fails_the_task() -> None:
+def test_result_that_cannot_be_read_fails_task() -> None:
     task = task_of(task_record("done", finished_at=NOW, outcome="ok", result=b"{"))
 
     assert task.status == "failed"
@@ -75,14 +75,14 @@ def test_a_result_that_cannot_be_read_fails_the_task() -> None:
     assert "cannot be read" in task.error["message"]
 
 
-def test_a_task_is_kept_from_its_end_on_and_polled_less_often_with_age() -> None:
+def test_task_is_kept_after_end_and_polled_slower() -> None:
     task = task_of(task_record("done", claimed_at=NOW + 10, **ended("E_TOOL")))
 
     assert (task.created_at, task.last_updated_at) == (iso_time(NOW), iso_time(NOW + 5_000))
     assert (task.ttl_ms, task.poll_interval_ms) == (65_000, 500)
 
 
-def test_a_running_task_shows_the_latest_progress() -> None:
+def test_running_task_shows_latest_progress() -> None:
     progress = Progress(done=1, total=4, message="reads", updated_at="2126-02-01T10:00:00.000Z")
 
     task = task_of(task_record("running", progress=progress, queued_at=1_000))
@@ -91,7 +91,7 @@ def test_a_running_task_shows_the_latest_progress() -> None:
     assert (task.last_updated_at, task.poll_interval_ms) == (progress.updated_at, 5_000)
 
 
-def test_an_outage_is_waited_for_and_told_if_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_is_awaited_and_reported_if_lasting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_calls, "OUTAGE_SECONDS", 0)
 
     async def use() -> None:
@@ -112,7 +112,7 @@ class Listen(Request[ListenParams, Literal["subscriptions/listen"]]):
     method: Literal["subscriptions/listen"] = "subscriptions/listen"
 
 
-def test_notifications_of_tasks_are_refused_to_clients_without_the_extension() -> None:
+def test_task_notifications_are_refused_without_client_extension() -> None:
     async def use() -> int:
         server = AgentServer(FakeAsyncClient().as_client, "coder", look_seconds=60)
         async with Client(server.build(), mode="auto", cache=None) as client:

@@ -36,11 +36,11 @@ def proposing(ref: str) -> RevisionChange:
         (RevisionState(active=OLD), Activation(status="superseded", ref=NEW)),
     ],
 )
-def test_the_record_says_how_a_revision_stands(state: RevisionState | None, expected: Activation) -> None:
+def test_record_says_how_revision_stands(state: RevisionState | None, expected: Activation) -> None:
     assert Activation.of(NEW, state) == expected
 
 
-def test_a_proposal_is_waited_for_until_all_workers_run_it() -> None:
+def test_proposal_is_awaited_until_all_workers_run() -> None:
     looks = [
         Activation(status="proposed", ref=NEW),
         Activation(status="active", ref=NEW, behind=("w",)),
@@ -53,5 +53,5 @@ def test_a_proposal_is_waited_for_until_all_workers_run_it() -> None:
 @pytest.mark.parametrize(
     "undecided", [Activation(status="proposed", ref=NEW), Activation(status="active", ref=NEW, behind=("w",))]
 )
-def test_the_wait_has_an_end(undecided: Activation) -> None:
+def test_wait_has_end(undecided: Activation) -> None:
     assert await_activation(lambda: undecided, 0.05) == undecided

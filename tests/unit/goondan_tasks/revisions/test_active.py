@@ -41,7 +41,7 @@ def now(active: ActiveRevision) -> RevisionState:
 
 
 @pytest.mark.parametrize("stored", ["", "[]", '{"v": 99}', "\udcff".encode("utf-8", "surrogateescape")])
-def test_a_record_that_cannot_be_read_is_said_to_be_one_and_stays(stored: str | bytes) -> None:
+def test_unreadable_record_is_reported_and_stays(stored: str | bytes) -> None:
     with fakeredis.FakeRedis() as redis:
         redis.set(Keys().revision("den"), stored)
         active = ActiveRevision(redis, Keys(), "den")
@@ -51,7 +51,7 @@ def test_a_record_that_cannot_be_read_is_said_to_be_one_and_stays(stored: str | 
         assert redis.exists(Keys().revision("den"))
 
 
-def test_a_key_of_another_type_is_a_record_that_cannot_be_read() -> None:
+def test_key_of_wrong_type_is_unreadable_record() -> None:
     with fakeredis.FakeRedis() as redis:
         key = Keys().revision("den")
         redis.rpush(key, "odd")
@@ -62,13 +62,13 @@ def test_a_key_of_another_type_is_a_record_that_cannot_be_read() -> None:
         assert redis.lrange(key, 0, -1) == [b"odd"]
 
 
-def test_the_first_worker_says_what_is_active(active: ActiveRevision) -> None:
+def test_first_worker_decides_active_revision(active: ActiveRevision) -> None:
     assert active.state() is None
     assert active.begin(OLD).active == OLD
     assert active.begin(NEW).active == OLD
 
 
-def test_proposal_is_active_once_a_worker_has_loaded_it(active: ActiveRevision) -> None:
+def test_proposal_is_active_once_worker_has_loaded_it(active: ActiveRevision) -> None:
     active.begin(OLD)
     active.propose(change(NEW))
     assert now(active).active == OLD
@@ -78,7 +78,7 @@ def test_proposal_is_active_once_a_worker_has_loaded_it(active: ActiveRevision) 
     assert (now(active).active, now(active).proposed, now(active).change) == (NEW, None, activated)
 
 
-def test_only_one_worker_makes_a_proposal_active(active: ActiveRevision) -> None:
+def test_only_one_worker_makes_proposal_active(active: ActiveRevision) -> None:
     active.begin(OLD)
     active.propose(change(NEW))
     with ThreadPoolExecutor(8) as threads:
@@ -86,7 +86,7 @@ def test_only_one_worker_makes_a_proposal_active(active: ActiveRevision) -> None
     assert sum(one is not None for one in done) == 1
 
 
-def test_a_later_proposal_takes_the_place_of_an_earlier_one(active: ActiveRevision) -> None:
+def test_later_proposal_replaces_earlier_proposal(active: ActiveRevision) -> None:
     active.begin(OLD)
     active.propose(change(NEW))
     active.propose(change(NEWER))
@@ -94,7 +94,7 @@ def test_a_later_proposal_takes_the_place_of_an_earlier_one(active: ActiveRevisi
     assert active.activate(NEWER) is not None
 
 
-def test_to_propose_what_is_active_calls_a_proposal_off(active: ActiveRevision) -> None:
+def test_proposing_active_revision_cancels_earlier_proposal(active: ActiveRevision) -> None:
     active.begin(OLD)
     active.propose(change(NEW))
     active.propose(change(OLD))
@@ -107,7 +107,7 @@ def test_proposal_without_following_workers_does_nothing(active: ActiveRevision)
     assert active.state() is None
 
 
-def test_a_proposal_that_does_not_load_never_becomes_active(active: ActiveRevision) -> None:
+def test_proposal_that_does_not_load_never_becomes_active(active: ActiveRevision) -> None:
     active.begin(OLD)
     active.propose(change(NEW))
     told = active.withdraw(failure(NEW))
@@ -117,7 +117,7 @@ def test_a_proposal_that_does_not_load_never_becomes_active(active: ActiveRevisi
     assert (told.ref, told.reason, told.change.previous_ref) == (NEW, "no", OLD)
 
 
-def test_an_active_revision_that_does_not_load_elsewhere_gives_way_to_the_one_before(
+def test_active_revision_unloadable_elsewhere_yields_to_previous(
     active: ActiveRevision,
 ) -> None:
     active.begin(OLD)
@@ -138,7 +138,7 @@ def test_proposal_that_another_worker_activated_is_not_withdrawn(
     assert (now(active).active, now(active).failed) == (NEW, None)
 
 
-def test_what_is_abandoned_is_remembered_for_a_while_and_edited_files_are_not(
+def test_abandoned_revisions_are_remembered_except_edited_files(
     active: ActiveRevision,
 ) -> None:
     refs = ["sha256:0", *(f"git:{number}" for number in range(MOST_ABANDONED + 2))]
@@ -151,9 +151,7 @@ def test_what_is_abandoned_is_remembered_for_a_while_and_edited_files_are_not(
 
 
 @pytest.mark.parametrize(("failed", "is_told"), [(NEW, False), (NEWER, True)])
-def test_a_revision_that_is_active_after_all_has_not_failed(
-    active: ActiveRevision, failed: str, is_told: bool
-) -> None:
+def test_revision_active_after_all_has_not_failed(active: ActiveRevision, failed: str, is_told: bool) -> None:
     active.begin(OLD)
     active.propose(change(failed))
     active.withdraw(failure(failed), is_proposed=True)

@@ -49,7 +49,7 @@ def spoil(bundle: GitBundle) -> None:
     (bundle.folder / "goondan.yaml").write_text(TEXT.replace("agents: [Agent/bear]", "agents: [Agent/fox]"))
 
 
-def test_a_folder_that_is_not_valid_gives_way_to_the_active_revision(
+def test_invalid_folder_gives_way_to_active_revision(
     redis_url: str, bundle: GitBundle, tmp_path: Path
 ) -> None:
     chosen, ref = settings(redis_url, tmp_path), f"git:{bundle.git('rev-parse', 'HEAD')}"
@@ -65,7 +65,7 @@ def test_a_folder_that_is_not_valid_gives_way_to_the_active_revision(
 
 
 @pytest.mark.parametrize("active", [None, f"git:{'0' * 40}", "nonsense"])
-def test_without_one_that_can_be_had_the_folder_is_refused(
+def test_invalid_folder_without_available_revision_is_refused(
     redis_url: str, bundle: GitBundle, tmp_path: Path, active: str | None
 ) -> None:
     spoil(bundle)
@@ -76,13 +76,13 @@ def test_without_one_that_can_be_had_the_folder_is_refused(
         Bootstrap.of(bundle.folder, settings(redis_url, tmp_path))
 
 
-def test_without_redis_the_folder_is_refused(bundle: GitBundle, tmp_path: Path) -> None:
+def test_without_redis_folder_is_refused(bundle: GitBundle, tmp_path: Path) -> None:
     spoil(bundle)
     with pytest.raises(BundleError, match="Agent/fox"):
         Bootstrap.of(bundle.folder, settings("redis://127.0.0.1:1/0", tmp_path))
 
 
-def test_what_was_handed_over_is_what_the_process_begins_with_once(
+def test_process_begins_once_with_handed_over_bundle(
     redis_url: str, bundle: GitBundle, tmp_path: Path
 ) -> None:
     chosen = settings(redis_url, tmp_path)

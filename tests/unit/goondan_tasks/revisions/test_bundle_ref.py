@@ -9,7 +9,7 @@ COMMIT = "3f786850e387550fdab836ed7e6dc881de23001b"
 
 
 @pytest.mark.parametrize("text", [f"git:{COMMIT}", f"git:{'a' * 64}", f"sha256:{'0' * 64}"])
-def test_a_ref_is_read_as_it_was_written(text: str) -> None:
+def test_ref_is_read_as_it_was_written(text: str) -> None:
     assert str(BundleRef.parse(text)) == text
 
 
@@ -25,6 +25,6 @@ def test_a_ref_is_read_as_it_was_written(text: str) -> None:
         "git:--upload-pack=x",
     ],
 )
-def test_what_is_not_a_ref_is_not_a_revision(text: str) -> None:
+def test_malformed_ref_names_no_revision(text: str) -> None:
     with pytest.raises(BundleRevisionUnavailableError, match="names no revision"):
         BundleRef.parse(text)

@@ -28,7 +28,7 @@ def ref_of(commit: str) -> BundleRef:
 
 
 @pytest.mark.parametrize("prefix", ["", "deep/notes/"])
-def test_an_old_revision_is_checked_out_as_it_was(tmp_path: Path, prefix: str) -> None:
+def test_old_revision_is_checked_out_as_it_was(tmp_path: Path, prefix: str) -> None:
     bundle = make_bundle(tmp_path / "repo", prefix=prefix)
     old = bundle.head
     bundle.commit({"prompts/coder.md": "new"})
@@ -38,7 +38,7 @@ def test_an_old_revision_is_checked_out_as_it_was(tmp_path: Path, prefix: str) -
         assert list(load_bundle(checkout.path).agents) == ["coder"]
 
 
-def test_two_revisions_of_a_tool_run_side_by_side_in_one_process(tmp_path: Path) -> None:
+def test_two_tool_revisions_run_in_one_process(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo", files={**FILES, "words.py": "WORD = 'old'\n"})
     text = "from .words import WORD\nhandlers = {'run': lambda ctx, input: WORD}\n"
     old = bundle.commit({"echo.py": text, "words.py": "WORD = 'old'\n"})
@@ -51,7 +51,7 @@ def test_two_revisions_of_a_tool_run_side_by_side_in_one_process(tmp_path: Path)
     assert [run(None, {}) for run in runs] == ["old", "new"]  # type: ignore[arg-type]
 
 
-def test_attributes_of_the_bundle_change_no_file(tmp_path: Path) -> None:
+def test_attributes_of_bundle_change_no_file(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     bundle.git("config", "filter.shout.smudge", "tr a-z A-Z")
     commit = bundle.commit({".gitattributes": "*.md filter=shout eol=crlf export-ignore export-subst\n"})
@@ -72,7 +72,7 @@ def test_modes_and_links_are_kept(tmp_path: Path) -> None:
         assert (checkout.path / "link.md").readlink() == Path("prompts/coder.md")
 
 
-def test_a_bundle_outside_of_git_is_checked_out_while_it_is_unchanged(tmp_path: Path) -> None:
+def test_unchanged_bundle_outside_git_is_checked_out(tmp_path: Path) -> None:
     folder = write(tmp_path / "bundle", FILES)
     source = RevisionSource.of(folder)
     ref = source.current()
@@ -87,7 +87,7 @@ def test_a_bundle_outside_of_git_is_checked_out_while_it_is_unchanged(tmp_path: 
         Checkouts(tmp_path / "other", source).open(ref)
 
 
-def test_a_bundle_of_one_file_is_found_in_its_checkout(tmp_path: Path) -> None:
+def test_single_file_bundle_is_found_in_checkout(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     source = RevisionSource.of(bundle.folder / "goondan.yaml")
 
@@ -96,14 +96,14 @@ def test_a_bundle_of_one_file_is_found_in_its_checkout(tmp_path: Path) -> None:
         assert load_bundle(checkout.path).agent_names() == ("coder",)
 
 
-def test_a_commit_that_is_nowhere_is_unavailable(tmp_path: Path) -> None:
+def test_commit_that_is_nowhere_is_unavailable(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
 
     with pytest.raises(BundleRevisionUnavailableError, match="not on this machine"):
         checkouts_of(bundle, tmp_path / "cache").open(ref_of("a" * 40))
 
 
-def test_a_commit_without_the_bundle_is_unavailable(tmp_path: Path) -> None:
+def test_commit_without_bundle_is_unavailable(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     bundle.git("checkout", "--quiet", "--orphan", "other")
     bundle.git("rm", "-r", "--quiet", "--cached", ".")
@@ -113,7 +113,7 @@ def test_a_commit_without_the_bundle_is_unavailable(tmp_path: Path) -> None:
         checkouts_of(bundle, tmp_path / "cache").open(ref_of(bundle.head))
 
 
-def test_a_missing_commit_is_fetched_from_the_remote(tmp_path: Path) -> None:
+def test_missing_commit_is_fetched_from_remote(tmp_path: Path) -> None:
     origin = make_bundle(tmp_path / "origin")
     git(tmp_path, "clone", "--quiet", str(origin.root), "here")
     new = origin.commit({"prompts/coder.md": "new"})
@@ -123,7 +123,7 @@ def test_a_missing_commit_is_fetched_from_the_remote(tmp_path: Path) -> None:
         assert (checkout.path / "prompts/coder.md").read_text("utf-8") == "new"
 
 
-def test_a_remote_without_the_commit_or_out_of_reach_makes_it_unavailable(tmp_path: Path) -> None:
+def test_unreachable_or_incomplete_remote_makes_commit_unavailable(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     for remote in (str(bundle.root), str(tmp_path / "nowhere")):
         cache = Checkouts(tmp_path / "cache", RevisionSource.of(bundle.folder, remote))
@@ -133,7 +133,7 @@ def test_a_remote_without_the_commit_or_out_of_reach_makes_it_unavailable(tmp_pa
     assert list((tmp_path / "cache/revisions").iterdir()) == []
 
 
-def test_what_a_dead_process_left_half_made_is_not_used_and_goes_away(tmp_path: Path) -> None:
+def test_dead_processes_half_made_checkout_is_removed(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     left = tmp_path / "cache/revisions/.aside-dead"
     left.mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_what_a_dead_process_left_half_made_is_not_used_and_goes_away(tmp_path: 
         assert clean_checkouts(cache.cache, DAY / 2, clock=cache.clock) == [".aside-dead"]
 
 
-def test_only_what_is_old_and_unused_is_cleaned(tmp_path: Path) -> None:
+def test_only_old_and_unused_checkouts_are_cleaned(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     old, used = bundle.head, bundle.commit({"prompts/coder.md": "2"})
     new, now = bundle.commit({"prompts/coder.md": "3"}), [DAY]
@@ -161,7 +161,9 @@ def test_only_what_is_old_and_unused_is_cleaned(tmp_path: Path) -> None:
         assert (again.path / "goondan.yaml").is_file()
 
 
-def test_one_that_cannot_be_removed_keeps_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkout_that_cannot_be_removed_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = make_bundle(tmp_path / "repo")
     commits = sorted([bundle.head, bundle.commit({"prompts/coder.md": "2"})])
     cache = checkouts_of(bundle, tmp_path / "cache")
@@ -199,9 +201,7 @@ def test_checkout_that_cannot_be_touched_is_not_locked(
 
 
 @pytest.mark.parametrize("protocol", ["2", "0"])
-def test_what_was_fetched_leaves_no_ref_even_if_the_server_gives_only_branches(
-    tmp_path: Path, protocol: str
-) -> None:
+def test_fetch_leaves_no_ref_even_from_branch_only_server(tmp_path: Path, protocol: str) -> None:
     origin = make_bundle(tmp_path / "origin")
     git(tmp_path, "clone", "--quiet", str(origin.root), "here")
     # with version 0, a server refuses commits that are not the tip of a branch
@@ -215,9 +215,7 @@ def test_what_was_fetched_leaves_no_ref_even_if_the_server_gives_only_branches(
     assert git(tmp_path / "here", "for-each-ref") == before
 
 
-def test_checkout_that_is_cleaned_while_it_is_opened_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkout_cleaned_while_opened_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = make_bundle(tmp_path / "repo")
     cache = checkouts_of(bundle, tmp_path / "cache")
     cache.open(ref_of(bundle.head)).close()
@@ -251,7 +249,7 @@ def _names(given: tuple[Path, Path, str]) -> list[str]:
         return sorted(path.name for path in checkout.path.iterdir())
 
 
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_unwritable_cache_is_reported(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     (tmp_path / "cache").write_text("a file", encoding="utf-8")
 

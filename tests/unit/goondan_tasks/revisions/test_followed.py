@@ -37,7 +37,7 @@ def commit(bundle: GitBundle, text: str) -> str:
     return f"git:{bundle.commit({'prompts/coder.md': text})}"
 
 
-def test_a_committed_bundle_is_begun_with_from_a_checkout(bundle: GitBundle) -> None:
+def test_committed_bundle_is_begun_with_from_checkout(bundle: GitBundle) -> None:
     ref, loaded, checkout = followed(bundle.folder).begin()
     with checkout:
         assert ref == f"git:{bundle.head}"
@@ -46,9 +46,7 @@ def test_a_committed_bundle_is_begun_with_from_a_checkout(bundle: GitBundle) -> 
         assert (loaded.root / "prompts/coder.md").read_text() == FILES["prompts/coder.md"]
 
 
-def test_uncommitted_changes_and_folders_outside_of_git_have_a_digest(
-    bundle: GitBundle, tmp_path: Path
-) -> None:
+def test_uncommitted_and_non_git_bundles_have_digest(bundle: GitBundle, tmp_path: Path) -> None:
     write(bundle.folder, {"prompts/coder.md": "mine"})
     plain = write(tmp_path / "plain", FILES)
     for folder in (bundle.folder, plain):
@@ -58,13 +56,13 @@ def test_uncommitted_changes_and_folders_outside_of_git_have_a_digest(
             assert (loaded.root / "prompts/coder.md").is_file()
 
 
-def test_a_broken_bundle_is_not_begun_with_and_leaves_its_checkout_unused(bundle: GitBundle) -> None:
+def test_broken_bundle_is_refused_leaving_checkout_unused(bundle: GitBundle) -> None:
     bundle.commit({"goondan.yaml": "kind: Nothing\n"})
     with pytest.raises(BundleError):
         followed(bundle.folder).begin()
 
 
-def test_a_revision_that_lives_in_another_workspace_is_not_loaded(bundle: GitBundle) -> None:
+def test_revision_of_other_workspace_is_not_loaded(bundle: GitBundle) -> None:
     before = f"git:{bundle.commit({'swarm.yaml': SWARM})}"
     after = f"git:{bundle.commit({'swarm.yaml': PACKAGE + SWARM})}"
 
@@ -76,7 +74,7 @@ def test_a_revision_that_lives_in_another_workspace_is_not_loaded(bundle: GitBun
         followed(bundle.folder).load(after, instead_of=first)
 
 
-def test_a_revision_with_a_second_swarm_and_so_another_workspace_is_not_loaded(bundle: GitBundle) -> None:
+def test_revision_with_second_swarm_is_not_loaded(bundle: GitBundle) -> None:
     before = f"git:{bundle.commit({'swarm.yaml': SWARM})}"
     after = f"git:{bundle.commit({'second.yaml': SWARM.replace('name: default', 'name: second')})}"
     first, checkout = followed(bundle.folder).load(before)
@@ -86,13 +84,13 @@ def test_a_revision_with_a_second_swarm_and_so_another_workspace_is_not_loaded(b
         followed(bundle.folder).load(after, instead_of=first)
 
 
-def test_a_checkout_lives_in_the_workspace_of_the_bundles_own_folder(bundle: GitBundle) -> None:
+def test_checkout_lives_in_workspace_of_bundles_own_folder(bundle: GitBundle) -> None:
     _, loaded, checkout = followed(bundle.folder).begin()
     with checkout:
         assert loaded.workspace_name() == load_bundle(bundle.folder).workspace_name()
 
 
-def test_a_checkout_is_let_go_whatever_keeps_the_bundle_from_being_loaded(
+def test_checkout_is_released_whatever_prevents_loading_bundle(
     bundle: GitBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(path: Path) -> Bundle:
@@ -104,7 +102,7 @@ def test_a_checkout_is_let_go_whatever_keeps_the_bundle_from_being_loaded(
     assert len(clean_checkouts(bundle.folder.parent / "cache", -3600.0)) == 1
 
 
-def test_a_revision_without_the_swarm_that_counts_is_not_loaded(bundle: GitBundle) -> None:
+def test_revision_without_swarm_that_counts_is_not_loaded(bundle: GitBundle) -> None:
     first = load_bundle(bundle.folder)
     ref = f"git:{bundle.commit({'swarm.yaml': SWARM})}"
     here = FollowedBundle.of(
@@ -114,14 +112,14 @@ def test_a_revision_without_the_swarm_that_counts_is_not_loaded(bundle: GitBundl
         here.load(ref, instead_of=first)
 
 
-def test_a_bundle_that_cannot_be_checked_out_is_a_fault_of_the_configuration(bundle: GitBundle) -> None:
+def test_bundle_failing_checkout_is_configuration_error(bundle: GitBundle) -> None:
     bundle.root.parent.joinpath("cache").write_text("in the way")
     with pytest.raises(ConfigError, match="cannot be followed") as caught:
         followed(bundle.folder).begin()
     assert "GOONDAN_CACHE_DIR" in (caught.value.suggestion or "")
 
 
-def test_a_repository_that_git_cannot_use_is_a_fault_of_the_configuration(
+def test_repository_unusable_by_git_is_configuration_error(
     bundle: GitBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(bundle.root))
@@ -129,13 +127,13 @@ def test_a_repository_that_git_cannot_use_is_a_fault_of_the_configuration(
         followed(bundle.folder)
 
 
-def test_a_revision_that_is_nowhere_is_not_loaded(bundle: GitBundle) -> None:
+def test_revision_that_is_nowhere_is_not_loaded(bundle: GitBundle) -> None:
     for ref in (f"git:{'0' * 40}", f"sha256:{'0' * 64}", "HEAD"):
         with pytest.raises(BundleRevisionUnavailableError):
             followed(bundle.folder).load(ref)
 
 
-def test_a_later_commit_takes_the_place_of_an_earlier_one_and_not_the_other_way_round(
+def test_later_commit_replaces_only_earlier_commit(
     bundle: GitBundle,
 ) -> None:
     first, second = f"git:{bundle.head}", commit(bundle, "second")
@@ -144,7 +142,7 @@ def test_a_later_commit_takes_the_place_of_an_earlier_one_and_not_the_other_way_
     assert not here.supersedes(first, second)
 
 
-def test_a_commit_that_has_nothing_to_do_with_the_active_one_does_not_take_its_place(
+def test_unrelated_commit_does_not_replace_active_commit(
     bundle: GitBundle,
 ) -> None:
     base = bundle.head
@@ -156,13 +154,13 @@ def test_a_commit_that_has_nothing_to_do_with_the_active_one_does_not_take_its_p
     assert not here.supersedes(other, f"git:{'0' * 40}")
 
 
-def test_what_one_machine_alone_has_gives_way_to_anything(bundle: GitBundle) -> None:
+def test_revision_of_one_machine_yields_to_any(bundle: GitBundle) -> None:
     here, digest = followed(bundle.folder), f"sha256:{'1' * 64}"
     assert here.supersedes(f"git:{bundle.head}", digest)
     assert here.supersedes(f"sha256:{'2' * 64}", digest)
 
 
-def test_uncommitted_changes_take_the_place_of_a_commit_unless_there_are_other_machines(
+def test_uncommitted_changes_replace_commit_on_sole_machine(
     bundle: GitBundle,
 ) -> None:
     digest, active = f"sha256:{'1' * 64}", f"git:{bundle.head}"
@@ -170,7 +168,7 @@ def test_uncommitted_changes_take_the_place_of_a_commit_unless_there_are_other_m
     assert not followed(bundle.folder, "origin").supersedes(digest, active)
 
 
-def test_a_bundle_is_followed_if_it_allows_changesets_or_has_a_remote(bundle: GitBundle) -> None:
+def test_bundle_with_changesets_or_remote_is_followed(bundle: GitBundle) -> None:
     plain = load_bundle(bundle.folder)
     assert not is_followed(plain, Settings.load())
     assert is_followed(plain, Settings.load(bundle_remote="origin"))

@@ -8,7 +8,7 @@ from goondan_tasks.revisions.git import Git, GitError
 from tests.git_bundle import git
 
 
-def test_a_command_that_is_ended_at_its_limit_leaves_no_lock_behind(tmp_path: Path) -> None:
+def test_git_command_past_limit_leaves_no_lock(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "config", "filter.slow.clean", "sleep 100")
     (tmp_path / ".gitattributes").write_text("*.txt filter=slow\n", encoding="utf-8")

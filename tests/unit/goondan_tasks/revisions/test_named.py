@@ -11,7 +11,7 @@ from tests.git_bundle import GitBundle, git, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 
 
-def test_without_a_name_it_is_the_branch_s_last_commit(tmp_path: Path) -> None:
+def test_without_name_it_is_branch_s_last_commit(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     write(bundle.folder, {"prompts/coder.md": "not committed\n"})
 
@@ -19,7 +19,7 @@ def test_without_a_name_it_is_the_branch_s_last_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["HEAD~1", "git:{old}", "{old}"])
-def test_any_name_of_a_commit_will_do(tmp_path: Path, name: str) -> None:
+def test_any_name_of_commit_will_do(tmp_path: Path, name: str) -> None:
     bundle = make_bundle(tmp_path / "repo")
     old = bundle.head
     bundle.commit({"prompts/coder.md": "new\n"})
@@ -28,20 +28,20 @@ def test_any_name_of_a_commit_will_do(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["git:nothing", "", "--all", "HEAD~7", f"sha256:{'0' * 64}"])
-def test_what_is_not_a_revision_is_told(tmp_path: Path, name: str) -> None:
+def test_unknown_revision_name_is_refused(tmp_path: Path, name: str) -> None:
     bundle = make_bundle(tmp_path / "repo")
 
     with pytest.raises(BundleRevisionUnavailableError, match="There is no revision"):
         RevisionSource.of(bundle.folder).named(name)
 
 
-def test_outside_of_git_it_is_the_folder_as_it_stands(tmp_path: Path) -> None:
+def test_revision_outside_git_is_current_folder(tmp_path: Path) -> None:
     source = RevisionSource.of(write(tmp_path, {}))
 
     assert source.named(None) == source.current() == source.named(str(source.current()))
 
 
-def test_what_the_remote_does_not_have_no_other_machine_could_run(tmp_path: Path) -> None:
+def test_revision_missing_from_remote_is_refused(tmp_path: Path) -> None:
     make_bundle(tmp_path / "first")
     git(tmp_path, "clone", "--quiet", "--bare", "first", "remote.git")
     git(tmp_path, "clone", "--quiet", "remote.git", "here")

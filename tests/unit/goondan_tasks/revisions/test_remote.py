@@ -6,7 +6,7 @@ from goondan_tasks.revisions.git import Remote, Repository
 from tests.git_bundle import git, make_bundle
 
 
-def test_a_ref_whose_name_only_ends_like_it_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_ref_sharing_only_name_ending_is_ignored(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     git(tmp_path, "clone", "--quiet", "--bare", str(bundle.root), "remote.git")
     mine = bundle.head

@@ -22,7 +22,7 @@ CHANGE = RevisionChange(
 )
 
 
-def test_it_goes_to_the_instance_that_committed() -> None:
+def test_event_goes_to_instance_that_committed() -> None:
     event = revision_event(CHANGE)
     assert event is not None
     message = message_of(event)
@@ -30,13 +30,13 @@ def test_it_goes_to_the_instance_that_committed() -> None:
     assert message.payload["input"]["newRef"] == "r2"
 
 
-def test_every_worker_makes_the_same_event() -> None:
+def test_every_worker_makes_same_event() -> None:
     one, other = revision_event(CHANGE), revision_event(CHANGE)
     assert one is not None and other is not None
     assert (identity_of(one), digest_of(one)) == (identity_of(other), digest_of(other))
 
 
-def test_the_same_change_at_another_time_is_another_event() -> None:
+def test_same_change_at_another_time_is_another_event() -> None:
     one, other = (
         revision_event(CHANGE),
         revision_event(CHANGE.model_copy(update={"timestamp": "2026-01-02T00:00:00.000Z"})),
@@ -45,11 +45,11 @@ def test_the_same_change_at_another_time_is_another_event() -> None:
     assert identity_of(one) != identity_of(other)
 
 
-def test_a_person_is_told_nothing() -> None:
+def test_change_by_person_makes_no_event() -> None:
     assert revision_event(CHANGE.model_copy(update={"agent_name": None, "instance_key": None})) is None
 
 
-def test_the_instance_that_committed_is_told_that_it_failed_and_why() -> None:
+def test_committing_instance_learns_failure_and_reason() -> None:
     failure = RevisionFailure(
         ref="r2", code="E_EXT_INIT", reason="no ear", worker="w", timestamp=CHANGE.timestamp, change=CHANGE
     )

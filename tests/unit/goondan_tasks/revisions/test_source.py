@@ -14,19 +14,19 @@ from tests.unit.goondan_tasks.bundle.writing import write
 
 
 @pytest.mark.parametrize("prefix", ["", "bundles/notes/"])
-def test_a_committed_bundle_is_its_commit(tmp_path: Path, prefix: str) -> None:
+def test_committed_bundle_is_its_commit(tmp_path: Path, prefix: str) -> None:
     bundle = make_bundle(tmp_path, prefix=prefix)
 
     assert str(RevisionSource.of(bundle.folder).current()) == f"git:{bundle.head}"
 
 
-def test_a_bundle_of_one_file_is_its_commit_too(tmp_path: Path) -> None:
+def test_bundle_of_one_file_is_its_commit_too(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
 
     assert str(RevisionSource.of(bundle.folder / "goondan.yaml").current()) == f"git:{bundle.head}"
 
 
-def test_changes_elsewhere_in_the_repository_do_not_count(tmp_path: Path) -> None:
+def test_changes_elsewhere_in_repository_do_not_count(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path, prefix="notes/")
     (bundle.root / "elsewhere.txt").write_text("new", encoding="utf-8")
 
@@ -34,7 +34,7 @@ def test_changes_elsewhere_in_the_repository_do_not_count(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["prompts/coder.md", "prompts/new.md"])
-def test_a_bundle_with_uncommitted_changes_is_its_content(tmp_path: Path, name: str) -> None:
+def test_bundle_with_uncommitted_changes_is_its_content(tmp_path: Path, name: str) -> None:
     bundle = make_bundle(tmp_path)
     (bundle.folder / name).write_text("another", encoding="utf-8")
 
@@ -42,7 +42,7 @@ def test_a_bundle_with_uncommitted_changes_is_its_content(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("has_commit", [True, False])
-def test_a_bundle_that_is_not_committed_is_its_content(tmp_path: Path, has_commit: bool) -> None:
+def test_bundle_that_is_not_committed_is_its_content(tmp_path: Path, has_commit: bool) -> None:
     folder = write(tmp_path / "new", FILES)
     git(tmp_path, "init", "--quiet")
     if has_commit:
@@ -51,7 +51,7 @@ def test_a_bundle_that_is_not_committed_is_its_content(tmp_path: Path, has_commi
     assert RevisionSource.of(folder).current().scheme == "sha256"
 
 
-def test_equal_content_has_equal_refs_wherever_it_is(tmp_path: Path) -> None:
+def test_equal_content_has_equal_refs_in_any_place(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", FILES), write(tmp_path / "b", FILES)
     os.utime(second / "goondan.yaml", (1, 1))
     (second / "__pycache__").mkdir()
@@ -80,14 +80,14 @@ def test_every_difference_of_files_makes_another_ref(tmp_path: Path, change: str
     assert content_ref(folder) != before
 
 
-def test_a_folder_full_of_other_things_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_full_of_other_things_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkouts, "MAX_FILES", 2)
 
     with pytest.raises(BundleRevisionUnavailableError, match="more than 2 files"):
         content_ref(write(tmp_path, FILES))
 
 
-def test_without_a_git_command_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_git_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = make_bundle(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
@@ -95,9 +95,7 @@ def test_without_a_git_command_that_is_said(tmp_path: Path, monkeypatch: pytest.
         RevisionSource.of(bundle.folder)
 
 
-def test_a_bundle_outside_of_git_needs_no_git_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bundle_outside_of_git_needs_no_git_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path, FILES)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 

@@ -70,7 +70,7 @@ def door(completer: Completer, **settings: Any) -> TestClient:
         ),
     ],
 )
-def test_a_call_is_completed(body: dict[str, Any], how: tuple[Any, Any]) -> None:
+def test_call_is_completed(body: dict[str, Any], how: tuple[Any, Any]) -> None:
     completer = Completer()
 
     answer = door(completer).post(ADDRESS, json=body)
@@ -98,7 +98,7 @@ def test_a_call_is_completed(body: dict[str, Any], how: tuple[Any, Any]) -> None
         b'{"output": ' + b"[" * 1_000,
     ],
 )
-def test_a_body_that_says_nothing_completes_nothing(body: bytes) -> None:
+def test_body_that_says_nothing_completes_nothing(body: bytes) -> None:
     completer = Completer()
 
     answer = door(completer).post(ADDRESS, content=body, headers={"Content-Type": "application/json"})
@@ -110,19 +110,19 @@ def test_a_body_that_says_nothing_completes_nothing(body: bytes) -> None:
 @pytest.mark.parametrize(
     "media_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"]
 )
-def test_what_is_not_sent_as_json_is_refused(media_type: str) -> None:
+def test_body_not_sent_as_json_is_refused(media_type: str) -> None:
     answer = door(Completer()).post(ADDRESS, content=b'{"output": 1}', headers={"Content-Type": media_type})
 
     assert answer.status_code == 415
 
 
-def test_the_media_type_may_have_parameters() -> None:
+def test_media_type_may_have_parameters() -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
 
     assert door(Completer()).post(ADDRESS, content=b'{"output": 1}', headers=headers).status_code == 200
 
 
-def test_a_body_that_is_too_large_is_refused() -> None:
+def test_body_that_is_too_large_is_refused() -> None:
     completer = Completer()
 
     answer = door(completer).post(ADDRESS, json={"output": "x" * 10_000})
@@ -131,7 +131,7 @@ def test_a_body_that_is_too_large_is_refused() -> None:
     assert completer.completed == []
 
 
-def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+def test_body_that_never_comes_times_out() -> None:
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
@@ -149,7 +149,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     assert sent[0]["status"] == 408
 
 
-def test_an_output_at_its_limit_fits_though_it_is_escaped() -> None:
+def test_output_at_limit_fits_even_when_escaped() -> None:
     completer = Completer()
     body = '{"output": "' + r"\ud55c" * (MOST // 3) + '"}'
 
@@ -171,7 +171,7 @@ def test_an_output_at_its_limit_fits_though_it_is_escaped() -> None:
         (GoondanError("Something else."), 500),
     ],
 )
-def test_what_goes_wrong_has_a_status_and_a_code(error: GoondanError, status: int) -> None:
+def test_each_error_has_status_and_code(error: GoondanError, status: int) -> None:
     answer = door(Completer(error)).post(ADDRESS, json={"output": 1})
 
     assert answer.status_code == status
@@ -191,11 +191,11 @@ def test_what_goes_wrong_has_a_status_and_a_code(error: GoondanError, status: in
         ("POST", "/", 404),
     ],
 )
-def test_there_is_nothing_else(method: str, path: str, status: int) -> None:
+def test_callbacks_door_refuses_other_methods_and_paths(method: str, path: str, status: int) -> None:
     assert door(Completer()).request(method, path, json={"output": 1}).status_code == status
 
 
-def test_it_answers_below_the_path_of_the_public_url_too() -> None:
+def test_callbacks_also_answer_below_path_of_public_url() -> None:
     completer = Completer()
     client = door(completer, public_url="https://shop.example/goondan/")
 
@@ -205,7 +205,7 @@ def test_it_answers_below_the_path_of_the_public_url_too() -> None:
     assert [output for _, _, output, _ in completer.completed] == [1, 2]
 
 
-def test_address_with_too_many_wrong_tokens_for_a_call_is_refused_for_a_minute() -> None:
+def test_too_many_wrong_tokens_block_address_for_minute() -> None:
     completer, now = Completer(CallNotFoundError("no such call")), [0.0]
     client = TestClient(make_app(completer.complete_with_token, Settings.load(), clock=lambda: now[0]))
 
@@ -220,7 +220,7 @@ def test_address_with_too_many_wrong_tokens_for_a_call_is_refused_for_a_minute()
     assert (accepted.status_code, len(completer.completed)) == (200, 1)
 
 
-def test_wrong_tokens_for_other_calls_close_no_door_to_a_call() -> None:
+def test_wrong_tokens_elsewhere_do_not_block_call() -> None:
     completer = Completer(CallNotFoundError("no such call"))
     client = door(completer)
 

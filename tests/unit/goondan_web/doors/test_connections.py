@@ -39,7 +39,7 @@ class Shop:
         return TestClient(app, base_url="http://shop.example", raise_server_exceptions=False)
 
 
-def test_request_reaches_the_connector_unchanged() -> None:
+def test_request_reaches_connector_unchanged() -> None:
     shop, body = Shop(status=200), bytes(range(256))
     headers = [("X-Own", "1"), ("X-Own", "2"), ("Origin", "https://elsewhere.example")]
     answer = shop.client().post(f"{PATH}?a=1&a=2&b=%C3%BC", content=body, headers=headers)
@@ -51,14 +51,14 @@ def test_request_reaches_the_connector_unchanged() -> None:
     assert base64.b64decode(seen["body"]) == body
 
 
-def test_answer_is_the_connectors() -> None:
+def test_answer_is_connectors() -> None:
     body = base64.b64encode(b"\xff").decode()
     answer = Shop(status=418, headers={"X-Own": "1"}, body=body).client().put(PATH)
 
     assert (answer.status_code, answer.content, answer.headers["x-own"]) == (418, b"\xff", "1")
 
 
-def test_token_of_the_other_doors_is_not_asked_for() -> None:
+def test_token_of_other_doors_is_not_asked_for() -> None:
     assert Shop(status=204).client(http_token="t" * 40).post(PATH).status_code == 204
 
 
@@ -72,22 +72,20 @@ def test_token_of_the_other_doors_is_not_asked_for() -> None:
         ("POST", PATH, b"x" * (MAX_BODY_BYTES + 1), 413),
     ],
 )
-def test_what_is_no_request_to_the_connection_does_not_reach_it(
-    method: str, path: str, body: bytes, status: int
-) -> None:
+def test_unfit_request_does_not_reach_connector(method: str, path: str, body: bytes, status: int) -> None:
     shop = Shop(status=200)
     answer = shop.client().request(method, path, content=body)
 
     assert (answer.status_code, len(shop.seen)) == (status, int(status == 200))
 
 
-def test_connection_is_reached_below_the_public_url_as_well() -> None:
+def test_connection_is_reached_below_public_url_as_well() -> None:
     client = Shop(status=200).client(public_url="https://x.example/swarm")
 
     assert [client.post(path).status_code for path in (PATH, f"/swarm{PATH}")] == [200, 200]
 
 
-def test_connector_that_does_not_serve_is_asked_again_later() -> None:
+def test_request_to_unavailable_connector_gets_retry_time() -> None:
     shop = Shop(status=200)
     shop.requests.detach()
     answer = shop.client().post(PATH)

@@ -46,7 +46,7 @@ def stored(store: SessionEvents, stream: str, message: Any = None) -> str:
     return asyncio.run(store.store_event(stream, message))
 
 
-def test_events_after_the_last_one_of_the_same_stream_are_replayed() -> None:
+def test_replay_sends_later_events_of_same_stream() -> None:
     store = SessionEvents(EventMemory())
     first = stored(store, GET_STREAM_KEY)
     stored(store, "2", ANSWER)
@@ -55,7 +55,7 @@ def test_events_after_the_last_one_of_the_same_stream_are_replayed() -> None:
     assert replayed(store, first) == ([NEWS], GET_STREAM_KEY)
 
 
-def test_response_that_comes_after_the_replay_ends_the_stream_of_its_request() -> None:
+def test_response_after_replay_ends_stream_of_request() -> None:
     store = SessionEvents(EventMemory())
     first = stored(store, "1")
     messages: list[Any] = []
@@ -73,7 +73,7 @@ def test_response_that_comes_after_the_replay_ends_the_stream_of_its_request() -
     assert (asyncio.run(resume()), messages) == (None, [NEWS, ANSWER])
 
 
-def test_a_stream_that_has_its_answer_ends_with_it() -> None:
+def test_stream_with_its_answer_ends_after_it() -> None:
     store = SessionEvents(EventMemory())
     first, second = stored(store, "1"), stored(store, "1", NEWS)
     third = stored(store, "1", ANSWER)
@@ -83,7 +83,7 @@ def test_a_stream_that_has_its_answer_ends_with_it() -> None:
     assert replayed(store, third) == ([], None)
 
 
-def test_another_session_is_told_nothing() -> None:
+def test_session_gets_no_events_of_other_sessions() -> None:
     memory = EventMemory()
     one, other = SessionEvents(memory), SessionEvents(memory)
     first = stored(one, "1")
@@ -94,7 +94,7 @@ def test_another_session_is_told_nothing() -> None:
     assert replayed(one, first) == ([ANSWER], None)
 
 
-def test_the_oldest_events_are_forgotten_first() -> None:
+def test_oldest_events_are_forgotten_first() -> None:
     store = SessionEvents(EventMemory(most_bytes=1_500))
     first, second = stored(store, "1"), stored(store, "1")
     stored(store, "1", ANSWER)
@@ -103,7 +103,7 @@ def test_the_oldest_events_are_forgotten_first() -> None:
     assert replayed(store, second) == ([ANSWER], None)
 
 
-def test_an_event_that_never_was_is_followed_by_nothing() -> None:
+def test_event_that_never_was_is_followed_by_nothing() -> None:
     assert replayed(SessionEvents(EventMemory()), "7") == ([], None)
 
 
@@ -163,7 +163,7 @@ def name_of(served: TestClient, path: str, **headers: str) -> Any:
     return json.loads(data.removeprefix("data: "))["result"]["serverInfo"]["name"]
 
 
-def test_one_agent_is_served_at_two_paths_and_several_at_their_own() -> None:
+def test_sole_agent_has_two_paths_others_one_each() -> None:
     with serving("coder") as served:
         names = [name_of(served, path) for path in ("/mcp", "/mcp/coder", "/mcp/planner")]
     assert names == ["goondan-coder", "goondan-coder", 404]
@@ -172,7 +172,7 @@ def test_one_agent_is_served_at_two_paths_and_several_at_their_own() -> None:
     assert names == [404, "goondan-coder", "goondan-planner"]
 
 
-def test_token_opens_the_agents_that_it_may_call_and_sessions_stay_with_agent_and_token() -> None:
+def test_token_limits_agents_and_session_keeps_agent_and_token() -> None:
     tokens = {
         "a": {"token": "a", "scopes": ["call:coder"]},
         "b": {"token": "b", "scopes": ["call:*"]},
@@ -227,7 +227,7 @@ def test_task_of_another_user_is_unknown(token: Any, is_known: bool) -> None:
     assert len(client.cancelled) == is_known
 
 
-def test_span_of_a_call_names_session_and_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_of_call_names_session_and_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("mcp.shared._otel._tracer", provider.get_tracer("mcp"))
@@ -258,7 +258,7 @@ def test_span_of_a_call_names_session_and_agent(monkeypatch: pytest.MonkeyPatch)
         ("GET", {"Mcp-Protocol-Version": "2026-07-28"}, 405),
     ],
 )
-def test_refusals_of_the_sdk_have_the_one_form(method: str, headers: dict[str, str], status: int) -> None:
+def test_refusals_of_sdk_have_one_form(method: str, headers: dict[str, str], status: int) -> None:
     with serving("coder") as served:
         answer = served.request(method, "/mcp", content=b"{}", headers={**ACCEPT, **headers})
 
@@ -267,7 +267,7 @@ def test_refusals_of_the_sdk_have_the_one_form(method: str, headers: dict[str, s
     assert ("Allow" in answer.headers) == (status == 405)
 
 
-def test_plain_refusal_is_not_passed_on_and_json_is() -> None:
+def test_only_json_refusal_is_passed_on() -> None:
     sent: list[Any] = []
 
     async def refuse(content_type: bytes) -> None:

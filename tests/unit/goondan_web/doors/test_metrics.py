@@ -82,7 +82,7 @@ def lines(
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
-def test_every_figure_has_a_gauge() -> None:
+def test_every_figure_has_gauge() -> None:
     assert lines(busy) == [
         "goondan_up 1.0",
         'goondan_backlog{agent="coder",queue="agent.coder"} 3.0',
@@ -106,7 +106,7 @@ def test_every_figure_has_a_gauge() -> None:
     ]
 
 
-def test_what_workers_have_counted_shows_with_worker_agent_tool_and_code() -> None:
+def test_worker_counts_show_worker_agent_tool_code() -> None:
     tool = 'process="p1",tool="a__b",worker="w1@host"}'
     shown = [line for line in lines(busy, counted) if "_seconds" not in line and "__delegate" not in line]
     assert [line for line in shown if "process" in line or "lost" in line or "settled" in line] == [
@@ -125,7 +125,7 @@ def test_what_workers_have_counted_shows_with_worker_agent_tool_and_code() -> No
     ]
 
 
-def test_tokens_show_with_the_model_and_their_kind() -> None:
+def test_tokens_show_with_model_and_their_kind() -> None:
     def asked() -> TotalCounts:
         counts, tokens = CallCounts(lambda agent, tool: True), {"input": 100, "output": 20, "cached": 60}
         counts.add([CountedCall("coder", "goondan__model-large", "ok", 0.02, 0.3, tokens)])
@@ -140,7 +140,7 @@ def test_tokens_show_with_the_model_and_their_kind() -> None:
     ]
 
 
-def test_waits_and_runs_are_histograms_whose_last_bucket_holds_all() -> None:
+def test_last_histogram_bucket_holds_all_waits_and_runs() -> None:
     tool = 'process="p1",tool="a__b",worker="w1@host"}'
     shown = lines(busy, counted)
     for line in (
@@ -154,12 +154,12 @@ def test_waits_and_runs_are_histograms_whose_last_bucket_holds_all() -> None:
         assert line in shown
 
 
-def test_a_crash_loop_shows() -> None:
+def test_crash_loop_shows() -> None:
     assert 'goondan_quick_crashes{agent="coder"} 6.0' in lines(looping)
     assert 'goondan_crash_loop{agent="coder"} 1.0' in lines(looping)
 
 
-def test_without_redis_that_is_all_there_is_to_say() -> None:
+def test_redis_outage_leaves_only_up_metric() -> None:
     assert lines(away) == ["goondan_up 0.0"]
 
 
@@ -180,7 +180,7 @@ def test_they_are_served_over_http(encoding: str) -> None:
     assert 'goondan_workers{agent="coder"} 1.0' in answer.text
 
 
-def test_scraper_may_choose_the_format() -> None:
+def test_scraper_may_choose_format() -> None:
     with serving() as url:
         answer = httpx2.get(
             url,
@@ -203,7 +203,7 @@ def test_scraper_may_choose_the_format() -> None:
         "text/plain, application/openmetrics-text;version=",
     ],
 )
-def test_format_of_an_odd_version_is_the_default_one(accept: str) -> None:
+def test_odd_version_in_accept_gets_default_format(accept: str) -> None:
     door = metrics_door(AgentMetrics(busy, nothing, list, list))
     client = TestClient(make_application([door], Settings.load(), "127.0.0.1"), base_url="http://127.0.0.1")
 
@@ -221,23 +221,23 @@ def status_for(url: str, host: str) -> int:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9464", "localhost", "LOCALHOST:1", "[::1]:9464"])
-def test_on_loopback_a_local_host_name_gets_the_metrics(host: str) -> None:
+def test_on_loopback_local_host_name_gets_metrics(host: str) -> None:
     with serving() as url:
         assert status_for(url, host) == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example:9464", "", "localhost.evil.example", "a:b:c", "[::1"])
-def test_on_loopback_a_foreign_host_name_gets_no_metrics(host: str) -> None:
+def test_on_loopback_foreign_host_name_gets_no_metrics(host: str) -> None:
     with serving() as url:
         assert status_for(url, host) == 403
 
 
-def test_on_other_addresses_any_host_name_gets_the_metrics() -> None:
+def test_on_other_addresses_any_host_name_gets_metrics() -> None:
     with serving("0.0.0.0") as url:
         assert status_for(url, "metrics.internal:9464") == 200
 
 
-def test_the_slots_of_schedules_are_counted_by_what_became_of_them() -> None:
+def test_schedule_slots_are_counted_by_result() -> None:
     one = Schedule(name="nightly", owner="w", every="1h", agent="coder")
     state = ScheduleState(schedule=one, fired=7, skipped=2, missed=1, paused=SchedulePause())
     shown = [line for line in lines(busy, read_schedules=lambda: [state]) if "schedule_" in line]

@@ -69,9 +69,7 @@ def test_bundle_without_apps_opens_no_door() -> None:
         (None, None, "/oauth/callback"),
     ],
 )
-def test_a_proxy_may_leave_the_path_of_the_public_url(
-    public_url: str | None, base_url: str | None, path: str
-) -> None:
+def test_proxy_may_leave_path_of_public_url(public_url: str | None, base_url: str | None, path: str) -> None:
     redirect = {"callbackPath": "/oauth/callback", **({"baseUrl": base_url} if base_url else {})}
     client = door(ReadOnlyError(), public_url, redirect=redirect)
 
@@ -81,7 +79,7 @@ def test_a_proxy_may_leave_the_path_of_the_public_url(
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT"])
-def test_only_get_ends_a_consent(method: str) -> None:
+def test_only_get_ends_consent(method: str) -> None:
     answer = door(ReadOnlyError(), redirect={"callbackPath": "/cb"}).request(method, "/cb")
 
     assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
@@ -94,7 +92,7 @@ SECRETLESS = {"clientId": {"value": "our-id"}, "clientSecret": {"valueFrom": {"e
     ("app", "code"),
     [(an_app("another"), "oauthAppNotFound"), (an_app(client=SECRETLESS), "configurationError")],
 )
-def test_a_mistake_of_the_operator_does_not_use_the_link_up(app: OAuthApp, code: str) -> None:
+def test_mistake_of_operator_does_not_use_link_up(app: OAuthApp, code: str) -> None:
     store = RedisVault().open()
     state = SecretStr(STATE)
     store.open_session(session(now=wall_clock(), state=state))
@@ -110,7 +108,7 @@ def test_a_mistake_of_the_operator_does_not_use_the_link_up(app: OAuthApp, code:
 
 
 @pytest.mark.parametrize("named", [{}, {"iss": ""}, {"iss": "https://evil.example"}])
-def test_callback_of_another_issuer_does_not_use_the_link_up(named: dict[str, str]) -> None:
+def test_callback_of_other_issuer_leaves_link_usable(named: dict[str, str]) -> None:
     app = an_app(options={"goondan": {"issuer": "https://id.example", "anyone": True}}, subjectMode="global")
     store = RedisVault().open()
     store.open_session(session(now=wall_clock(), state=SecretStr(STATE)))
@@ -140,7 +138,7 @@ def test_callback_of_another_issuer_does_not_use_the_link_up(named: dict[str, st
         (ConfigError("no key"), 500, ConfigError.code),
     ],
 )
-def test_a_failing_store_is_an_error_page(error: Exception, status: int, code: str) -> None:
+def test_failing_store_is_error_page(error: Exception, status: int, code: str) -> None:
     client = door(error)
 
     answer = client.get("/oauth/callback", params={"state": STATE}, headers={"Accept": "application/json"})

@@ -17,7 +17,7 @@ def tools() -> BlockingToolCaller:
     return BlockingToolCaller(any_, Asker.of("id", EVENT, RepeatableIds("run")), any_, any_)
 
 
-def test_the_turn_goes_on_in_its_calls() -> None:
+def test_turn_goes_on_in_its_calls() -> None:
     call = tools().new_call("bash__exec", {"command": "ls"}, 5)
     assert (call.agent_name, call.instance_key, call.turn_id) == ("ann", "i", "turn-1")
     assert (call.parent_id, call.trace_id, call.timeout_seconds) == ("id", EVENT.trace_id, 5)
@@ -32,6 +32,6 @@ def test_the_turn_goes_on_in_its_calls() -> None:
         (5, None, "tool_name: must be text"),
     ],
 )
-def test_what_is_not_a_call_is_refused_in_words(tool: Any, timeout: Any, told: str) -> None:
+def test_invalid_call_is_refused_with_reason(tool: Any, timeout: Any, told: str) -> None:
     with pytest.raises(ToolInputValidationError, match=rf"^The call is not valid: {told}"):
         tools().new_call(tool, {}, timeout)

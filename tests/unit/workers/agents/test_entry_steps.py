@@ -105,7 +105,7 @@ def event_loop() -> Iterator[EventLoopThread]:
     event_loop.stop()
 
 
-def test_middlewares_clean_up_if_their_step_cannot_be_kept(
+def test_middlewares_clean_up_when_keeping_step_fails(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
     steps_stack, tools = StepCalls(event_loop, StepStore(redis, Keys(), 60)), Unanswered()
@@ -115,7 +115,7 @@ def test_middlewares_clean_up_if_their_step_cannot_be_kept(
     assert steps_stack.is_tidy.wait(30)
 
 
-def test_middlewares_clean_up_if_their_turn_is_cancelled_before_the_step_is_kept(
+def test_middlewares_clean_up_after_cancel_before_keeping_step(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
     steps_stack, tools = StepCalls(event_loop, StepStore(redis, Keys(), 60)), Unanswered()
@@ -127,7 +127,7 @@ def test_middlewares_clean_up_if_their_turn_is_cancelled_before_the_step_is_kept
     assert not tools.answer.cancelled()  # the writer answers it
 
 
-def test_calls_of_a_step_of_a_thinking_agent_wait_until_it_is_kept(
+def test_thinking_agents_calls_wait_for_kept_step(
     redis: fakeredis.FakeRedis, event_loop: EventLoopThread
 ) -> None:
     async def use_step() -> None:
@@ -179,9 +179,7 @@ def test_steps_that_are_open_at_once_are_two(redis: fakeredis.FakeRedis, event_l
     assert (indexes, len(ids)) == ({0, 1}, 2)
 
 
-def test_nothing_is_called_in_a_step_that_has_ended(
-    redis: fakeredis.FakeRedis, event_loop: EventLoopThread
-) -> None:
+def test_ended_step_runs_no_calls(redis: fakeredis.FakeRedis, event_loop: EventLoopThread) -> None:
     steps_stack = StepCalls(event_loop, StepStore(redis, Keys(), 60))
     with BlockingEntryStep(steps_stack.turn(), None, tools_of(redis)) as step:
         assert step.run([]) == []
@@ -189,9 +187,7 @@ def test_nothing_is_called_in_a_step_that_has_ended(
         step.run([])
 
 
-def test_an_event_that_is_run_again_opens_steps_of_its_own(
-    redis: fakeredis.FakeRedis, event_loop: EventLoopThread
-) -> None:
+def test_rerun_event_opens_its_own_steps(redis: fakeredis.FakeRedis, event_loop: EventLoopThread) -> None:
     steps_stack = StepCalls(event_loop, StepStore(redis, Keys(), 60))
     opened = []
     for attempt in (1, 2, 2):

@@ -57,21 +57,21 @@ def replied(bundle: Bundle, answer: Any, *, kind: Any = "connector", **propertie
     return [one.args for one in kept.calls]
 
 
-def test_the_answer_goes_back_with_the_properties_that_the_tool_takes(bundle: Bundle) -> None:
+def test_answer_goes_back_with_properties_that_tool_takes(bundle: Bundle) -> None:
     assert replied(bundle, "hi", room="12", mood="calm") == [{"room": 12, "text": "hi"}]
     assert replied(bundle, {"a": [1]}) == [{"text": '{"a":[1]}'}]
 
 
-def test_an_agent_that_bears_the_name_of_the_connection_is_not_it(bundle: Bundle) -> None:
+def test_agent_with_connections_name_gets_no_reply(bundle: Bundle) -> None:
     assert replied(bundle, "hi", kind="agent") == []
 
 
 @pytest.mark.parametrize("answer", [None, ""])
-def test_nothing_is_sent_without_an_answer(bundle: Bundle, answer: Any) -> None:
+def test_no_reply_is_sent_without_answer(bundle: Bundle, answer: Any) -> None:
     assert replied(bundle, answer) == []
 
 
-def test_secrets_are_masked_as_in_the_result(bundle: Bundle) -> None:
+def test_secrets_are_masked_as_in_result(bundle: Bundle) -> None:
     KNOWN_SECRETS.add(SECRET)
     assert replied(bundle, f"It is {SECRET}.") == [{"text": "It is ***."}]
     assert replied(bundle, {"it": SECRET}) == [{"text": '{"it":"***"}'}]
@@ -80,11 +80,11 @@ def test_secrets_are_masked_as_in_the_result(bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     ("answer", "text"), [("cut \ud83d", "cut \ufffd"), ({"it": "cut \ud83d"}, '{"it":"cut \ufffd"}')]
 )
-def test_texts_that_were_cut_are_sent_as_the_result_has_them(bundle: Bundle, answer: Any, text: str) -> None:
+def test_cut_texts_are_sent_as_in_result(bundle: Bundle, answer: Any, text: str) -> None:
     assert replied(bundle, answer) == [{"text": text}]
 
 
-def test_an_answer_that_is_not_json_ends_no_turn_here(bundle: Bundle) -> None:
+def test_non_json_answer_does_not_end_turn(bundle: Bundle) -> None:
     assert replied(bundle, {"it": object()}) == []
 
 

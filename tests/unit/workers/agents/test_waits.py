@@ -92,7 +92,7 @@ def test_many_waits_of_one_run_are_one_absence() -> None:
     assert (doorman.outside, doorman.exits) == (0, 1)
 
 
-def test_each_wait_after_another_is_an_absence_of_its_own() -> None:
+def test_each_successive_wait_is_separate_absence() -> None:
     doorman = Doorman()
     waits = Waits(doorman.release_slot, goes_on)
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_each_wait_after_another_is_an_absence_of_its_own() -> None:
     assert doorman.exits == 3
 
 
-def test_a_thread_goes_on_only_when_it_has_a_place() -> None:
+def test_thread_goes_on_only_when_it_has_place() -> None:
     doorman = Doorman(is_open=False)
     waits = Waits(doorman.release_slot, goes_on)
     is_back = threading.Event()
@@ -120,7 +120,7 @@ def test_a_thread_goes_on_only_when_it_has_a_place() -> None:
         assert is_back.wait(30)
 
 
-def test_a_wait_that_begins_before_the_run_is_back_gives_no_place_away() -> None:
+def test_wait_before_run_returns_frees_no_slot() -> None:
     doorman = Doorman(is_open=False)
     waits = Waits(doorman.release_slot, goes_on)
     went_on: list[str] = []
@@ -149,7 +149,7 @@ def test_a_wait_that_begins_before_the_run_is_back_gives_no_place_away() -> None
 
 
 @pytest.mark.parametrize("is_back", [False, True])
-def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
+def test_run_that_is_over_ends_without_place(*, is_back: bool) -> None:
     """It is cancelled while it waits for an answer, or when the answer is there and its place is not."""
     doorman = Doorman(is_open=False)
     is_over = threading.Event()
@@ -179,7 +179,7 @@ def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
     assert doorman.has_given_up
 
 
-def test_a_run_that_was_answered_for_lends_no_place() -> None:
+def test_run_that_was_answered_for_lends_no_place() -> None:
     """Plain code that goes on behind its limit: its place is somebody else's by now."""
     doorman = Doorman()
     waits = Waits(doorman.release_slot, lambda: True)
@@ -187,7 +187,7 @@ def test_a_run_that_was_answered_for_lends_no_place() -> None:
         assert doorman.exits == 0
 
 
-def test_a_cancelled_wait_of_a_run_that_goes_on_takes_its_place_again() -> None:
+def test_cancelled_wait_of_continuing_run_retakes_slot() -> None:
     doorman = Doorman(is_open=False)
     waits = Waits(doorman.release_slot, goes_on)
 
@@ -210,7 +210,7 @@ def test_a_cancelled_wait_of_a_run_that_goes_on_takes_its_place_again() -> None:
     assert doorman.outside == 0
 
 
-def test_what_fails_in_a_wait_is_raised_when_it_is_back() -> None:
+def test_error_inside_wait_is_raised_after_return() -> None:
     doorman = Doorman()
     waits = Waits(doorman.release_slot, goes_on)
 
@@ -225,7 +225,7 @@ def test_what_fails_in_a_wait_is_raised_when_it_is_back() -> None:
     assert (doorman.outside, doorman.exits) == (0, 2)
 
 
-def test_who_may_not_wait_has_not_begun_to() -> None:
+def test_wait_that_is_not_allowed_never_begins() -> None:
     may_wait = False
     doorman = Doorman()
 

@@ -10,7 +10,7 @@ RESULT_KEYS = ["durationMs", "stdout", "stderr", "exitCode", "signal", "timedOut
 
 
 @pytest.mark.requirement("context.workdir.default-of-file-tools")
-def test_exec_runs_a_command_line_in_the_workdir(call: CallTool, workdir: Path) -> None:
+def test_exec_runs_command_line_in_workdir(call: CallTool, workdir: Path) -> None:
     result = call("bash__exec", command="pwd; echo oops >&2; exit 3")
 
     assert list(result) == ["command", "cwd", *RESULT_KEYS]
@@ -26,14 +26,14 @@ def test_exec_runs_a_command_line_in_the_workdir(call: CallTool, workdir: Path) 
     }
 
 
-def test_exec_runs_in_a_directory_of_the_workdir(call: CallTool, workdir: Path) -> None:
+def test_exec_runs_in_directory_of_workdir(call: CallTool, workdir: Path) -> None:
     (workdir / "src").mkdir()
 
     assert call("bash__exec", command="pwd", cwd="src")["stdout"] == f"{workdir}/src\n"
 
 
 @pytest.mark.parametrize("cwd", ["..", "/", "../outside", "link"])
-def test_exec_refuses_to_start_outside_the_workdir(call: CallTool, workdir: Path, cwd: str) -> None:
+def test_exec_refuses_to_start_outside_workdir(call: CallTool, workdir: Path, cwd: str) -> None:
     (workdir / "link").symlink_to("../outside")
 
     with pytest.raises(PathOutsideWorkdirError):
@@ -55,7 +55,7 @@ def test_exec_refuses_variables_that_are_no_primitives(call: CallTool, value: ob
         call("bash__exec", command="true", env={"BAD": value})
 
 
-def test_timeout_is_a_normal_result_with_the_output_so_far(call: CallTool, workdir: Path) -> None:
+def test_timeout_is_normal_result_with_output_so_far(call: CallTool, workdir: Path) -> None:
     command = "setsid sh -c 'echo $$ > daemon.pid; sleep 60' & echo before; sleep 60; echo after"
 
     result = call("bash__exec", command=command, timeoutMs=2000)
@@ -66,11 +66,11 @@ def test_timeout_is_a_normal_result_with_the_output_so_far(call: CallTool, workd
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -1e300, 1e300, 10**400])
-def test_timeout_of_zero_less_or_very_much_is_not_a_timeout(call: CallTool, timeout_ms: float) -> None:
+def test_zero_negative_or_huge_timeout_is_ignored(call: CallTool, timeout_ms: float) -> None:
     assert call("bash__exec", command="sleep 0.1; echo done", timeoutMs=timeout_ms)["stdout"] == "done\n"
 
 
-def test_only_the_output_that_was_cut_says_so(call: CallTool) -> None:
+def test_only_truncated_output_is_marked_truncated(call: CallTool) -> None:
     result = call("bash__exec", command="seq 1000000; echo short >&2")
 
     assert result["exitCode"] == 0
@@ -86,7 +86,7 @@ def test_cut_binary_output_says_so_too(call: CallTool) -> None:
     assert result["stdout"] == "fine\n"
 
 
-def test_exec_has_no_input_and_ends_what_it_leaves_in_the_background(call: CallTool, workdir: Path) -> None:
+def test_exec_lacks_input_and_ends_background_processes(call: CallTool, workdir: Path) -> None:
     result = call("bash__exec", command="cat; sleep 60 & echo $! > left.pid")
 
     assert result["exitCode"] == 0
@@ -95,13 +95,13 @@ def test_exec_has_no_input_and_ends_what_it_leaves_in_the_background(call: CallT
 
 
 @pytest.mark.parametrize("command", ["echo \0", "x" * 200_000])
-def test_command_that_no_program_can_be_given_is_an_oserror(call: CallTool, command: str) -> None:
+def test_null_byte_or_overlong_command_is_oserror(call: CallTool, command: str) -> None:
     with pytest.raises(OSError, match="/bin/sh"):
         call("bash__exec", command=command)
 
 
 @pytest.mark.requirement("context.workdir.default-of-file-tools")
-def test_script_runs_a_file_of_the_workdir_with_arguments(call: CallTool, workdir: Path) -> None:
+def test_script_runs_file_of_workdir_with_arguments(call: CallTool, workdir: Path) -> None:
     (workdir / "sub dir").mkdir()
     (workdir / "sub dir" / "it.sh").write_text('echo "$# $2 $EXTRA"; pwd; [[ a == a ]]')
 
@@ -113,19 +113,19 @@ def test_script_runs_a_file_of_the_workdir_with_arguments(call: CallTool, workdi
     assert (result["stdout"], result["exitCode"]) == (f"2 two words 7\n{workdir}\n", 0)
 
 
-def test_script_runs_with_the_given_shell(call: CallTool, workdir: Path) -> None:
+def test_script_runs_with_given_shell(call: CallTool, workdir: Path) -> None:
     (workdir / "it.py").write_text("import sys; print(sys.argv[1:])")
 
     args = {"path": "it.py", "shell": "python3"}
     assert call("bash__script", **args)["stdout"] == "[]\n"
 
 
-def test_script_that_is_missing_is_an_oserror(call: CallTool) -> None:
+def test_script_that_is_missing_is_oserror(call: CallTool) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.sh"):
         call("bash__script", path="nowhere.sh")
 
 
-def test_script_outside_the_workdir_is_refused(call: CallTool, workdir: Path) -> None:
+def test_script_outside_workdir_is_refused(call: CallTool, workdir: Path) -> None:
     (workdir / "link.sh").symlink_to("../outside/secret.txt")
 
     for path in ("/etc/profile", "../outside/secret.txt", "link.sh"):
@@ -133,7 +133,7 @@ def test_script_outside_the_workdir_is_refused(call: CallTool, workdir: Path) ->
             call("bash__script", path=path)
 
 
-def test_shell_that_is_missing_is_an_oserror(call: CallTool, workdir: Path) -> None:
+def test_shell_that_is_missing_is_oserror(call: CallTool, workdir: Path) -> None:
     (workdir / "it.sh").write_text("true")
 
     args = {"path": "it.sh", "shell": "no-such-shell"}

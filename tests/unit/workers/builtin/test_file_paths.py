@@ -54,14 +54,14 @@ def test_names_that_no_file_can_have_are_refused(call: CallTool, export: str, pa
         call(f"file-system__{export}", path=path)
 
 
-def test_too_long_a_name_is_an_oserror(call: CallTool) -> None:
+def test_too_long_name_is_oserror(call: CallTool) -> None:
     with pytest.raises(OSError, match="name too long") as caught:
         call("file-system__write", path="x" * 300, content="")
 
     assert caught.value.errno == errno.ENAMETOOLONG
 
 
-def test_links_inside_the_workdir_are_followed(call: CallTool, workdir: Path) -> None:
+def test_links_inside_workdir_are_followed(call: CallTool, workdir: Path) -> None:
     (workdir / "real").mkdir()
     (workdir / "short").symlink_to("real")
     (workdir / "absolute").symlink_to(workdir / "real" / "a.txt")
@@ -74,7 +74,7 @@ def test_links_inside_the_workdir_are_followed(call: CallTool, workdir: Path) ->
     assert call("file-system__read", path="short/../real/a.txt")["content"] == "two"
 
 
-def test_workdir_itself_may_be_reached_over_a_link(call: CallTool, workdir: Path) -> None:
+def test_workdir_itself_may_be_reached_over_link(call: CallTool, workdir: Path) -> None:
     workdir.rename(workdir.with_name("moved"))
     workdir.symlink_to("moved")
 
@@ -83,7 +83,7 @@ def test_workdir_itself_may_be_reached_over_a_link(call: CallTool, workdir: Path
     assert (workdir.parent / "moved" / "a.txt").read_text() == "here"
 
 
-def test_links_in_a_circle_are_an_oserror(call: CallTool, workdir: Path) -> None:
+def test_links_in_circle_are_oserror(call: CallTool, workdir: Path) -> None:
     (workdir / "a").symlink_to("b")
     (workdir / "b").symlink_to("a")
 
@@ -97,7 +97,7 @@ def swap_for_a_link(place: Path) -> None:
 
 
 @pytest.mark.parametrize("export", ["read", "write", "list", "mkdir"])
-def test_link_that_is_put_on_the_way_after_the_check_is_not_followed(
+def test_link_replacing_directory_after_check_is_not_followed(
     call: CallTool, workdir: Path, monkeypatch: pytest.MonkeyPatch, export: str
 ) -> None:
     (workdir / "sub").mkdir()
@@ -147,7 +147,7 @@ class TestWorkdirInsideAnotherInstances:
         assert_untouched(outside)
 
     @pytest.mark.parametrize("export", ["read", "write", "list", "mkdir"])
-    def test_link_that_takes_its_place_after_the_check_is_not_followed(
+    def test_link_replacing_workdir_after_check_is_not_followed(
         self, call: CallTool, workdir: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, export: str
     ) -> None:
         def locate_and_swap(directory: Path, path: str) -> InnerPath:
@@ -162,7 +162,7 @@ class TestWorkdirInsideAnotherInstances:
 
         assert_untouched(outside)
 
-    def test_state_root_may_be_reached_over_a_link(self, workdir: Path, context: ToolContext) -> None:
+    def test_state_root_may_be_reached_over_link(self, workdir: Path, context: ToolContext) -> None:
         root = workdir.parents[5]
         (root.parent / "mounted").symlink_to(root)
         mounted = Workdirs(root.parent / "mounted", "shop").open("guest", "host/workspace/sub")
@@ -184,7 +184,7 @@ def assert_untouched(outside: Path) -> None:
 
 
 @pytest.mark.parametrize("export", ["read", "write"])
-def test_link_that_takes_the_files_place_after_the_check_is_not_followed(
+def test_link_replacing_file_after_check_is_not_followed(
     call: CallTool, workdir: Path, monkeypatch: pytest.MonkeyPatch, export: str
 ) -> None:
     (workdir / "a.txt").write_text("harmless")
@@ -219,7 +219,7 @@ def test_special_files_are_refused_without_waiting(call: CallTool, workdir: Path
 
 @pytest.mark.parametrize("path", [".", "sub"])
 @pytest.mark.parametrize("export", ["read", "write"])
-def test_directory_is_not_a_file(call: CallTool, workdir: Path, export: str, path: str) -> None:
+def test_directory_is_not_file(call: CallTool, workdir: Path, export: str, path: str) -> None:
     (workdir / "sub").mkdir()
     args = {"path": path, "content": "x"} if export == "write" else {"path": path}
 

@@ -22,7 +22,7 @@ def test_read_returns_path_size_and_content(call: CallTool, workdir: Path) -> No
 
 
 @pytest.mark.requirement("builtin.file-system.read")
-def test_read_stops_after_100000_bytes_unless_told_otherwise(call: CallTool, workdir: Path) -> None:
+def test_read_stops_after_100000_bytes_by_default(call: CallTool, workdir: Path) -> None:
     (workdir / "long.txt").write_text("x" * 100_001)
 
     by_default = call("file-system__read", path="long.txt")
@@ -37,7 +37,7 @@ def test_read_stops_after_100000_bytes_unless_told_otherwise(call: CallTool, wor
 
 
 @pytest.mark.parametrize("limit", range(1, 10))
-def test_read_never_splits_a_character(call: CallTool, workdir: Path, limit: int) -> None:
+def test_read_never_splits_character(call: CallTool, workdir: Path, limit: int) -> None:
     (workdir / "a.txt").write_text("é한🙂")
 
     result = call("file-system__read", path="a.txt", maxBytes=limit)
@@ -52,7 +52,7 @@ def test_read_shows_undecodable_bytes_as_replacement_characters(call: CallTool, 
     assert call("file-system__read", path="a.bin")["content"] == "\ufffd\0a\ufffd"
 
 
-def test_read_of_a_huge_file_takes_only_its_beginning(call: CallTool, workdir: Path) -> None:
+def test_read_of_huge_file_takes_only_its_beginning(call: CallTool, workdir: Path) -> None:
     with (workdir / "huge").open("wb") as file:
         file.truncate(1 << 40)
 
@@ -63,14 +63,14 @@ def test_read_of_a_huge_file_takes_only_its_beginning(call: CallTool, workdir: P
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "9", True])
-def test_read_refuses_a_limit_that_is_none(call: CallTool, workdir: Path, limit: object) -> None:
+def test_read_refuses_limit_that_is_none(call: CallTool, workdir: Path, limit: object) -> None:
     (workdir / "a.txt").write_text("x")
 
     with pytest.raises(ToolInputValidationError, match="maxBytes"):
         call("file-system__read", path="a.txt", maxBytes=limit)
 
 
-def test_read_of_a_missing_file_names_the_path_that_was_given(call: CallTool) -> None:
+def test_read_of_missing_file_names_given_path(call: CallTool) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         call("file-system__read", path="a/b/c.txt")
 
@@ -78,7 +78,7 @@ def test_read_of_a_missing_file_names_the_path_that_was_given(call: CallTool) ->
 
 
 @pytest.mark.requirement("builtin.file-system.write", "context.workdir.default-of-file-tools")
-def test_write_makes_a_file_and_its_directories(call: CallTool, workdir: Path) -> None:
+def test_write_makes_file_and_its_directories(call: CallTool, workdir: Path) -> None:
     result = call("file-system__write", path="a/b/c.txt", content="é\n")
 
     expected = {"path": str(workdir / "a/b/c.txt"), "size": 3, "written": True, "append": False}
@@ -105,15 +105,13 @@ def test_empty_content_can_be_written(call: CallTool, workdir: Path, append: boo
     assert (workdir / "empty.txt").read_bytes() == b""
 
 
-def test_content_is_written_as_it_is(call: CallTool, workdir: Path) -> None:
+def test_content_is_written_unchanged(call: CallTool, workdir: Path) -> None:
     call("file-system__write", path="a.txt", content="nul\0 crlf\r\n 🙂")
 
     assert (workdir / "a.txt").read_bytes() == b"nul\0 crlf\r\n \xf0\x9f\x99\x82"
 
 
-def test_replacing_keeps_the_mode_and_leaves_other_names_of_the_file_alone(
-    call: CallTool, workdir: Path
-) -> None:
+def test_replacing_keeps_mode_and_spares_hard_links(call: CallTool, workdir: Path) -> None:
     outside = workdir.parent / "outside" / "secret.txt"
     os.link(outside, workdir / "same.txt")
     outside.chmod(0o750)
@@ -125,7 +123,7 @@ def test_replacing_keeps_the_mode_and_leaves_other_names_of_the_file_alone(
     assert (workdir / "same.txt").stat().st_mode & 0o777 == 0o750
 
 
-def test_write_that_fails_leaves_the_old_content_and_nothing_else(
+def test_failed_write_leaves_only_old_content(
     call: CallTool, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workdir / "a.txt").write_text("old")
@@ -165,7 +163,7 @@ def test_list_shows_files_and_directories_sorted_by_path(call: CallTool, workdir
     assert deep["entries"] == [{"name": "z.txt", "path": "b/z.txt", "type": "file", "size": 5}]
 
 
-def test_list_goes_down_and_leaves_out_what_is_not_wanted(call: CallTool, workdir: Path) -> None:
+def test_recursive_list_leaves_out_unwanted_kinds(call: CallTool, workdir: Path) -> None:
     (workdir / "a" / "b").mkdir(parents=True)
     (workdir / "a" / "b" / "c.txt").write_text("x")
     (workdir / "a" / "loop").symlink_to("..")
@@ -179,7 +177,7 @@ def test_list_goes_down_and_leaves_out_what_is_not_wanted(call: CallTool, workdi
     assert paths(includeFiles=False, includeDirs=False) == []
 
 
-def test_list_of_too_deep_a_tree_says_so(call: CallTool, workdir: Path) -> None:
+def test_listing_too_deep_tree_is_error(call: CallTool, workdir: Path) -> None:
     deepest = workdir.joinpath(*["d"] * file_system.MAX_DEPTH)
     deepest.mkdir(parents=True)
 
@@ -190,7 +188,7 @@ def test_list_of_too_deep_a_tree_says_so(call: CallTool, workdir: Path) -> None:
     assert call("file-system__list", path="d", recursive=True)["count"] == file_system.MAX_DEPTH
 
 
-def test_list_of_too_many_entries_says_so(
+def test_listing_too_many_entries_is_error(
     call: CallTool, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_system, "MAX_ENTRIES", 3)
@@ -207,7 +205,7 @@ def test_list_shows_names_that_are_no_text(call: CallTool, workdir: Path) -> Non
     assert call("file-system__list")["entries"] == [{"name": "caf\ufffd", "path": "caf\ufffd", "type": "dir"}]
 
 
-def test_list_of_a_missing_directory_or_a_file_is_an_oserror(call: CallTool, workdir: Path) -> None:
+def test_list_of_missing_directory_or_file_is_oserror(call: CallTool, workdir: Path) -> None:
     (workdir / "a.txt").touch()
 
     with pytest.raises(FileNotFoundError, match="'nowhere'"):
@@ -216,7 +214,7 @@ def test_list_of_a_missing_directory_or_a_file_is_an_oserror(call: CallTool, wor
         call("file-system__list", path="a.txt", recursive=True)
 
 
-def test_mkdir_makes_parents_and_accepts_what_is_there(call: CallTool, workdir: Path) -> None:
+def test_mkdir_makes_parents_and_accepts_existing_directory(call: CallTool, workdir: Path) -> None:
     expected = {"path": str(workdir / "a/b"), "created": True, "recursive": True}
 
     assert call("file-system__mkdir", path="a/b") == expected
@@ -224,7 +222,7 @@ def test_mkdir_makes_parents_and_accepts_what_is_there(call: CallTool, workdir: 
     assert (workdir / "a" / "b").is_dir()
 
 
-def test_mkdir_alone_makes_one_directory_and_only_a_new_one(call: CallTool, workdir: Path) -> None:
+def test_nonrecursive_mkdir_makes_only_one_new_directory(call: CallTool, workdir: Path) -> None:
     with pytest.raises(FileNotFoundError, match="'a/b'"):
         call("file-system__mkdir", path="a/b", recursive=False)
 
@@ -233,7 +231,7 @@ def test_mkdir_alone_makes_one_directory_and_only_a_new_one(call: CallTool, work
         call("file-system__mkdir", path="a", recursive=False)
 
 
-def test_mkdir_over_a_file_is_an_oserror(call: CallTool, workdir: Path) -> None:
+def test_mkdir_over_file_is_oserror(call: CallTool, workdir: Path) -> None:
     (workdir / "a").touch()
 
     with pytest.raises(NotADirectoryError, match="'a/b'"):

@@ -46,9 +46,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
         "http://0/",
     ],
 )
-def test_redirect_to_a_forbidden_address_is_refused(
-    call: CallTool, server: LocalServer, location: str
-) -> None:
+def test_redirect_to_forbidden_address_is_refused(call: CallTool, server: LocalServer, location: str) -> None:
     server.answer("/", status=302, headers={"Location": location})
 
     with pytest.raises(AddressForbiddenError):
@@ -56,9 +54,7 @@ def test_redirect_to_a_forbidden_address_is_refused(
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/", "http://127.0.0.1:99999/"])
-def test_redirect_to_something_that_is_not_http_is_refused(
-    call: CallTool, server: LocalServer, location: str
-) -> None:
+def test_redirect_to_non_http_address_is_refused(call: CallTool, server: LocalServer, location: str) -> None:
     server.answer("/", status=302, headers={"Location": location})
 
     with pytest.raises(ToolError, match=r"protocol|Invalid URL"):
@@ -69,7 +65,7 @@ def test_redirect_to_something_that_is_not_http_is_refused(
     "host",
     ["127.0.0.2", "[::1]", "127.2", "2130706434", "[::ffff:127.0.0.2]", "10.0.0.1", "0.0.0.0"],
 )
-def test_address_that_is_neither_public_nor_allowed_is_refused(
+def test_address_neither_public_nor_allowed_is_refused(
     call: CallTool, server: LocalServer, host: str
 ) -> None:
     with pytest.raises(AddressForbiddenError) as caught:
@@ -79,7 +75,7 @@ def test_address_that_is_neither_public_nor_allowed_is_refused(
     assert server.seen == []
 
 
-def test_proxy_of_the_environment_is_not_used(
+def test_proxy_of_environment_is_not_used(
     call: CallTool, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
@@ -88,7 +84,7 @@ def test_proxy_of_the_environment_is_not_used(
     assert call("http-fetch__get", url=server.url)["body"] == "hello"
 
 
-def test_connection_goes_to_the_very_address_that_was_checked(
+def test_connection_goes_to_very_address_that_was_checked(
     call: CallTool, names: dict[str, list[list[str]]]
 ) -> None:
     names["rebind.test"] = [["127.0.0.1"], ["127.0.0.2"]]
@@ -102,7 +98,7 @@ def test_connection_goes_to_the_very_address_that_was_checked(
         assert forbidden.seen == []
 
 
-def test_name_that_changes_between_a_redirect_and_its_target_is_checked_again(
+def test_name_resolving_differently_after_redirect_is_rechecked(
     call: CallTool, server: LocalServer, names: dict[str, list[list[str]]]
 ) -> None:
     names["rebind.test"] = [["127.0.0.1"], ["127.0.0.2"]]
@@ -114,7 +110,7 @@ def test_name_that_changes_between_a_redirect_and_its_target_is_checked_again(
     assert [request.path for request in server.seen] == ["/"]
 
 
-def test_next_address_is_tried_if_one_does_not_answer(
+def test_next_address_is_tried_after_unresponsive_address(
     call: CallTool, names: dict[str, list[list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOONDAN_HTTP_ALLOW", "two.test")
@@ -154,7 +150,7 @@ def certificate(name: str, directory: Path) -> ssl.SSLContext:
     return context
 
 
-def test_certificate_is_checked_for_the_host_not_for_the_address(
+def test_certificate_is_checked_for_host_not_for_address(
     call: CallTool, names: dict[str, list[list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving = certificate("right.test", tmp_path)

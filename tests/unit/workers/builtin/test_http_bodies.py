@@ -23,7 +23,7 @@ def pour(handler: BaseHTTPRequestHandler, chunk: bytes = b"x" * 65_536) -> None:
         handler.wfile.write(chunk)
 
 
-def test_body_of_a_redirect_is_not_read(call: CallTool, server: LocalServer) -> None:
+def test_body_of_redirect_is_not_read(call: CallTool, server: LocalServer) -> None:
     def redirect_for_ever(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(302)
         handler.send_header("Location", "/end")
@@ -48,14 +48,14 @@ def test_body_that_never_ends_is_cut(call: CallTool, server: LocalServer) -> Non
     assert (result["body"], result["truncated"]) == ("x" * 500_000, True)
 
 
-def test_body_exactly_as_long_as_the_limit_is_whole(call: CallTool, server: LocalServer) -> None:
+def test_body_exactly_as_long_as_limit_is_whole(call: CallTool, server: LocalServer) -> None:
     result = call("http-fetch__get", url=server.url, maxBytes=5)
 
     assert (result["body"], result["truncated"]) == ("hello", False)
 
 
 @pytest.mark.parametrize("limit", range(1, 9))
-def test_body_is_never_cut_inside_a_character(call: CallTool, server: LocalServer, limit: int) -> None:
+def test_body_is_never_cut_inside_character(call: CallTool, server: LocalServer, limit: int) -> None:
     server.answer("/", "é한🙂".encode())
 
     result = call("http-fetch__get", url=server.url, maxBytes=limit)
@@ -64,7 +64,7 @@ def test_body_is_never_cut_inside_a_character(call: CallTool, server: LocalServe
     assert result["truncated"]
 
 
-def test_limit_of_the_body_has_a_limit(
+def test_limit_of_body_has_limit(
     call: CallTool, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_fetch, "MAX_BODY_BYTES", 1_000)
@@ -98,14 +98,14 @@ def test_compressed_bomb_is_cut_while_it_unfolds(call: CallTool, server: LocalSe
     assert peak < 20_000_000
 
 
-def test_body_that_is_not_compressed_as_it_says_is_told(call: CallTool, server: LocalServer) -> None:
+def test_body_not_compressed_as_declared_is_reported(call: CallTool, server: LocalServer) -> None:
     server.answer("/", b"not gzip", headers={"Content-Encoding": "gzip"})
 
     with pytest.raises(ToolError, match="failed"):
         call("http-fetch__get", url=server.url)
 
 
-def test_body_shorter_than_announced_is_told(call: CallTool, server: LocalServer) -> None:
+def test_body_shorter_than_announced_is_error(call: CallTool, server: LocalServer) -> None:
     server.answer("/", b"short", headers={"Content-Length": "100", "Connection": "close"})
 
     def hang_up(handler: BaseHTTPRequestHandler) -> None:
@@ -121,7 +121,7 @@ def test_body_shorter_than_announced_is_told(call: CallTool, server: LocalServer
         call("http-fetch__get", url=server.url)
 
 
-def test_body_longer_than_announced_is_cut_there(call: CallTool, server: LocalServer) -> None:
+def test_body_longer_than_announced_is_cut(call: CallTool, server: LocalServer) -> None:
     server.answer("/", b"longer than said", headers={"Content-Length": "6"})
 
     assert call("http-fetch__get", url=server.url)["body"] == "longer"
@@ -143,7 +143,7 @@ def test_body_longer_than_announced_is_cut_there(call: CallTool, server: LocalSe
         ("x\0y", b"abc", "abc"),
     ],
 )
-def test_body_is_decoded_as_its_charset_says_if_that_is_one_of_text(
+def test_declared_charset_is_used_only_if_textual(
     call: CallTool, server: LocalServer, charset: str, body: bytes, text: str
 ) -> None:
     server.answer("/", body, headers={"Content-Type": f"text/plain; charset={charset}"})

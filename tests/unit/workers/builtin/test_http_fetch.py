@@ -39,7 +39,7 @@ def test_get_returns_status_headers_and_body(call: CallTool, server: LocalServer
 
 
 @pytest.mark.requirement("builtin.http-fetch.post")
-def test_post_sends_an_object_as_json(call: CallTool, server: LocalServer) -> None:
+def test_post_sends_object_as_json(call: CallTool, server: LocalServer) -> None:
     result = call("http-fetch__post", url=server.url, body={"a": ["é", None]}, bodyString="ignored")
 
     assert (result["method"], result["body"]) == ("POST", "hello")
@@ -49,14 +49,14 @@ def test_post_sends_an_object_as_json(call: CallTool, server: LocalServer) -> No
 
 
 @pytest.mark.requirement("builtin.http-fetch.post")
-def test_post_keeps_the_given_content_type(call: CallTool, server: LocalServer) -> None:
+def test_post_keeps_given_content_type(call: CallTool, server: LocalServer) -> None:
     call("http-fetch__post", url=server.url, body={}, headers={"Content-Type": "application/vnd.x+json"})
 
     assert server.seen[0].headers["content-type"] == "application/vnd.x+json"
 
 
 @pytest.mark.parametrize(("args", "sent"), [({"bodyString": "a=é"}, "a=é"), ({}, "")])
-def test_post_sends_text_as_it_is(
+def test_post_sends_text_unchanged(
     call: CallTool, server: LocalServer, args: dict[str, str], sent: str
 ) -> None:
     call("http-fetch__post", url=server.url, **args)
@@ -66,13 +66,13 @@ def test_post_sends_text_as_it_is(
 
 
 @pytest.mark.parametrize("status", [204, 404, 500])
-def test_any_status_is_a_normal_result(call: CallTool, server: LocalServer, status: int) -> None:
+def test_any_status_is_normal_result(call: CallTool, server: LocalServer, status: int) -> None:
     server.answer("/", status=status)
 
     assert call("http-fetch__get", url=server.url)["status"] == status
 
 
-def test_redirects_are_followed_and_the_last_address_is_told(call: CallTool, server: LocalServer) -> None:
+def test_redirects_are_followed_and_last_url_is_returned(call: CallTool, server: LocalServer) -> None:
     server.answer("/a", status=301, headers={"Location": "/b"})
     server.answer("/b", status=307, headers={"Location": f"{server.url}/c"})
 
@@ -82,7 +82,7 @@ def test_redirects_are_followed_and_the_last_address_is_told(call: CallTool, ser
 
 
 @pytest.mark.parametrize(("status", "method", "body"), [(303, "GET", b""), (307, "POST", b"text")])
-def test_post_is_redirected_as_the_status_says(
+def test_post_is_redirected_as_status_says(
     call: CallTool, server: LocalServer, status: int, method: str, body: bytes
 ) -> None:
     server.answer("/a", status=status, headers={"Location": "/b"})
@@ -104,7 +104,7 @@ def test_authorization_is_not_sent_to_another_origin(
     assert [request.headers.get("authorization") for request in server.seen] == ["Bearer secret", None]
 
 
-def test_endless_redirects_are_told(call: CallTool, server: LocalServer) -> None:
+def test_endless_redirects_are_error(call: CallTool, server: LocalServer) -> None:
     server.answer("/", status=302, headers={"Location": "/"})
 
     with pytest.raises(ToolError, match="More than 20 redirects"):
@@ -113,7 +113,7 @@ def test_endless_redirects_are_told(call: CallTool, server: LocalServer) -> None
     assert len(server.seen) == 21
 
 
-def test_refused_connection_is_told(call: CallTool) -> None:
+def test_refused_connection_is_error(call: CallTool) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -123,7 +123,7 @@ def test_refused_connection_is_told(call: CallTool) -> None:
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1:1/", "127.0.0.1:99999/"])
-def test_password_in_a_url_is_not_told_in_the_error(call: CallTool, place: str) -> None:
+def test_password_in_url_is_hidden_in_error(call: CallTool, place: str) -> None:
     with pytest.raises(ToolError) as told:
         call("http-fetch__get", url=f"http://joe:hunter2@{place}")
 
@@ -134,7 +134,7 @@ def test_password_in_a_url_is_not_told_in_the_error(call: CallTool, place: str) 
 @pytest.mark.parametrize(
     "url", ["example.com", "http://", "http:///x", "/x", "http://127.0.0.1:0/", "http://[::1", "x" * 70_000]
 )
-def test_url_that_is_none_is_told(call: CallTool, url: str) -> None:
+def test_invalid_url_is_error(call: CallTool, url: str) -> None:
     with pytest.raises(ToolError, match=r"Invalid URL|failed"):
         call("http-fetch__get", url=url)
 
@@ -153,7 +153,7 @@ def test_other_protocols_are_refused(call: CallTool, url: str) -> None:
 @pytest.mark.parametrize(
     "headers", [{"Bad Name": "x"}, {"X": "a\r\nInjected: yes"}, {"X": "한"}, {"한": "x"}]
 )
-def test_header_that_is_none_is_told(call: CallTool, server: LocalServer, headers: dict[str, str]) -> None:
+def test_invalid_header_is_error(call: CallTool, server: LocalServer, headers: dict[str, str]) -> None:
     with pytest.raises(ToolError):
         call("http-fetch__get", url=server.url, headers=headers)
 
@@ -169,7 +169,7 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(0.05)
 
 
-def test_timeout_covers_the_body_too(call: CallTool, server: LocalServer) -> None:
+def test_timeout_covers_body_too(call: CallTool, server: LocalServer) -> None:
     server.routes["/"] = drip
     started = time.monotonic()
 
@@ -179,7 +179,7 @@ def test_timeout_covers_the_body_too(call: CallTool, server: LocalServer) -> Non
     assert time.monotonic() - started < 30, "it drips for a minute"
 
 
-def test_server_that_accepts_and_says_nothing_runs_into_the_timeout(call: CallTool) -> None:
+def test_silent_server_after_accept_runs_into_timeout(call: CallTool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
 
@@ -188,7 +188,7 @@ def test_server_that_accepts_and_says_nothing_runs_into_the_timeout(call: CallTo
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -5, 1e300, 10**400])
-def test_timeout_of_zero_less_or_very_much_is_not_a_timeout(
+def test_zero_negative_or_huge_timeout_is_ignored(
     call: CallTool, server: LocalServer, timeout_ms: float
 ) -> None:
     assert call("http-fetch__get", url=server.url, timeoutMs=timeout_ms)["body"] == "hello"
@@ -223,14 +223,14 @@ def test_many_calls_overlap_on_one_event_loop(context: ToolContext, server: Loca
     assert [result["body"] for result in results] == ["hello"] * 20
 
 
-def test_headers_larger_than_sensible_are_told(call: CallTool, server: LocalServer) -> None:
+def test_oversized_response_headers_are_error(call: CallTool, server: LocalServer) -> None:
     server.answer("/", headers={"X-Large": "x" * 1_000_000})
 
     with pytest.raises(ToolError, match="failed"):
         call("http-fetch__get", url=server.url)
 
 
-def test_what_is_not_http_is_told(call: CallTool) -> None:
+def test_answer_that_is_not_http_is_error(call: CallTool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as redis_like:
         port = redis_like.getsockname()[1]
 

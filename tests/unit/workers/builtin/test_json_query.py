@@ -39,18 +39,18 @@ DATA = json.dumps(
         ("__class__", False, None),
     ],
 )
-def test_query_follows_a_path(call: CallTool, path: str, found: bool, value: Any) -> None:
+def test_query_follows_path(call: CallTool, path: str, found: bool, value: Any) -> None:
     result = call("json-query__query", data=DATA, path=path)
 
     assert result == {"path": path, "found": found, "value": value}
 
 
-def test_query_returns_the_whole_without_a_path(call: CallTool) -> None:
+def test_query_returns_whole_without_path(call: CallTool) -> None:
     assert call("json-query__query", data="[1]") == {"path": ".", "found": True, "value": [1]}
 
 
 @pytest.mark.parametrize("path", ["..", "a..b", "a.", "[", "[-1]", "[x]", '["open', "a]", "a[0"])
-def test_path_that_is_none_is_told_with_its_position(call: CallTool, path: str) -> None:
+def test_invalid_path_is_reported_with_position(call: CallTool, path: str) -> None:
     with pytest.raises(ToolError, match="Invalid path at position"):
         call("json-query__query", data=DATA, path=path)
 
@@ -71,21 +71,21 @@ def test_path_that_is_none_is_told_with_its_position(call: CallTool, path: str) 
     ],
 )
 @pytest.mark.parametrize("export", ["query", "pick", "count", "flatten"])
-def test_text_that_is_not_json_is_told(call: CallTool, export: str, data: str) -> None:
+def test_text_that_is_not_json_is_error(call: CallTool, export: str, data: str) -> None:
     args: dict[str, Any] = {"keys": []} if export == "pick" else {}
 
     with pytest.raises(ToolError, match="Failed to parse input as JSON"):
         call(f"json-query__{export}", data=data, **args)
 
 
-def test_pick_keeps_the_keys_that_are_there(call: CallTool) -> None:
+def test_pick_keeps_existing_keys(call: CallTool) -> None:
     result = call("json-query__pick", data='{"a": 1, "b": null, "c": 3}', keys=["b", "a", "x"])
 
     assert result == {"keys": ["b", "a", "x"], "result": {"b": None, "a": 1}}
 
 
 @pytest.mark.parametrize("data", ["[]", "null", '"a"', "1"])
-def test_pick_needs_an_object(call: CallTool, data: str) -> None:
+def test_pick_needs_object(call: CallTool, data: str) -> None:
     with pytest.raises(ToolError, match="Input data must be a JSON object for pick operation"):
         call("json-query__pick", data=data, keys=["a"])
 
@@ -102,11 +102,11 @@ def test_pick_needs_an_object(call: CallTool, data: str) -> None:
         ("null", 0, "null"),
     ],
 )
-def test_count_counts_what_a_value_holds(call: CallTool, data: str, count: int, kind: str) -> None:
+def test_count_returns_number_of_values_held(call: CallTool, data: str, count: int, kind: str) -> None:
     assert call("json-query__count", data=data) == {"path": ".", "count": count, "type": kind}
 
 
-def test_count_follows_a_path_and_tells_a_missing_value(call: CallTool) -> None:
+def test_count_follows_path_and_tells_missing_value(call: CallTool) -> None:
     assert call("json-query__count", data=DATA, path="items")["count"] == 2
     with pytest.raises(ToolError, match="no value at path 'nothing'"):
         call("json-query__count", data=DATA, path="nothing")
@@ -121,17 +121,17 @@ def test_count_follows_a_path_and_tells_a_missing_value(call: CallTool) -> None:
         (10**30, [1, 2, 3, 4]),
     ],
 )
-def test_flatten_goes_down_to_the_depth(call: CallTool, depth: int, result: list[Any]) -> None:
+def test_flatten_goes_down_to_depth(call: CallTool, depth: int, result: list[Any]) -> None:
     answer = call("json-query__flatten", data="[1, [2, [3, [4]]], []]", depth=depth)
 
     assert answer == {"depth": depth, "count": len(result), "result": result}
 
 
-def test_flatten_goes_one_level_down_unless_told_otherwise(call: CallTool) -> None:
+def test_flatten_goes_one_level_down_by_default(call: CallTool) -> None:
     assert call("json-query__flatten", data="[[1], [[2]]]")["result"] == [1, [2]]
 
 
-def test_flatten_of_a_large_deep_array_takes_no_long_time(call: CallTool) -> None:
+def test_flatten_of_large_deep_array_is_fast(call: CallTool) -> None:
     data = "[" + "1," * 300_000 + "[" * 500 + "]" * 500 + "]"
     started = time.monotonic()
 
@@ -141,7 +141,7 @@ def test_flatten_of_a_large_deep_array_takes_no_long_time(call: CallTool) -> Non
     assert time.monotonic() - started < 60
 
 
-def test_flatten_needs_an_array_and_a_depth(call: CallTool) -> None:
+def test_flatten_needs_array_and_depth(call: CallTool) -> None:
     with pytest.raises(ToolError, match="Input data must be a JSON array for flatten operation"):
         call("json-query__flatten", data="{}")
     with pytest.raises(ToolInputValidationError, match="depth"):

@@ -35,7 +35,7 @@ def logged(tmp_path: Path, config: str = "{}", **args: Any) -> list[Any]:
     return [line for line in logs if line.get("extension") == "logging" and "tool" in line]
 
 
-def test_a_call_is_logged_when_it_begins_and_when_it_ends(tmp_path: Path) -> None:
+def test_call_is_logged_at_beginning_and_end(tmp_path: Path) -> None:
     called, completed = logged(tmp_path, password="hunter2")
 
     assert (called["event"], called["log_level"], called["tool"]) == ("tool.called", "info", "echo__run")
@@ -45,14 +45,14 @@ def test_a_call_is_logged_when_it_begins_and_when_it_ends(tmp_path: Path) -> Non
     assert called["tool_call_id"] == completed["tool_call_id"]
 
 
-def test_arguments_stand_in_the_log_if_asked_for_without_their_secrets(tmp_path: Path) -> None:
+def test_requested_arguments_are_logged_without_secrets(tmp_path: Path) -> None:
     called, _ = logged(tmp_path, "{ includeToolArgs: true, level: debug }", password="hunter2", city="Seoul")
 
     assert called["log_level"] == "debug"
     assert called["args"] == {"password": "***", "city": "Seoul"}
 
 
-def test_a_failure_is_logged_without_its_secrets_and_goes_on(tmp_path: Path) -> None:
+def test_failure_is_logged_without_secrets_and_propagates(tmp_path: Path) -> None:
     _, failed = logged(tmp_path, fail="token=abc was refused")
 
     assert (failed["event"], failed["log_level"], failed["error"]) == ("tool.failed", "warning", "ValueError")
@@ -67,7 +67,7 @@ def test_a_failure_is_logged_without_its_secrets_and_goes_on(tmp_path: Path) -> 
         ("{ includeArgs: true }", "config has no field 'includeArgs'"),
     ],
 )
-def test_a_wrong_config_is_refused(tmp_path: Path, config: str, said: str) -> None:
+def test_wrong_config_is_refused(tmp_path: Path, config: str, said: str) -> None:
     with pytest.raises(ExtensionInitError) as raised:
         logged(tmp_path, config)
 
@@ -85,7 +85,7 @@ def test_a_wrong_config_is_refused(tmp_path: Path, config: str, said: str) -> No
         ((1, 2.5, True, None), [1, 2.5, True, None]),
     ],
 )
-def test_values_of_keys_that_look_secret_are_left_out(value: Any, shown: Any) -> None:
+def test_values_of_secret_looking_keys_are_omitted(value: Any, shown: Any) -> None:
     assert redacted(value) == _starred(shown)
 
 
@@ -104,7 +104,7 @@ def test_secrets_in_text_are_left_out(text: str, shown: str) -> None:
     assert redacted_text(text) == _starred(shown)
 
 
-def test_what_is_long_or_deep_is_cut() -> None:
+def test_long_or_deep_value_is_cut() -> None:
     deep: Any = "end"
     for _ in range(50):
         deep = [deep]

@@ -106,7 +106,7 @@ LONG = [say("u1"), answer("a1", "c1", "c2"), result("r1", "c1"), result("r2", "c
         ([say("u1"), answer("a1", "c1", "c2"), result("r1", "c1"), NOW], 2, ["a1", "r1", "now"]),
     ],
 )
-def test_the_window_keeps_the_last_messages_calls_with_results_and_the_turns_input(
+def test_window_keeps_last_messages_whole_calls_and_input(
     messages: list[Message], most: int, left: list[str]
 ) -> None:
     conversation = Conversation(messages)
@@ -114,7 +114,7 @@ def test_the_window_keeps_the_last_messages_calls_with_results_and_the_turns_inp
     assert names(conversation) == left
 
 
-def test_the_window_keeps_the_turns_input_through_many_steps_and_what_is_pinned() -> None:
+def test_many_steps_displace_neither_input_nor_pins() -> None:
     steps = [m for n in range(20) for m in (answer(f"a{n}", "c"), result(f"r{n}", "c"))]
     pinned = say("rule").model_copy(update={"metadata": {"pinned": True}})
     conversation = Conversation([pinned, say("u1"), NOW, *steps])
@@ -123,7 +123,7 @@ def test_the_window_keeps_the_turns_input_through_many_steps_and_what_is_pinned(
 
 
 @pytest.mark.parametrize("extension", [message_window, message_compaction])
-def test_without_a_conversation_there_is_nothing_to_shorten(extension: Any) -> None:
+def test_without_conversation_there_is_nothing_to_shorten(extension: Any) -> None:
     step(extension, {"maxTokens": 1} if extension is message_compaction else {}, None)
 
 
@@ -138,7 +138,7 @@ def test_without_a_conversation_there_is_nothing_to_shorten(extension: Any) -> N
         (message_compaction, {"maxTokens": "many"}),
     ],
 )
-def test_a_config_that_is_not_valid_is_refused(extension: Any, config: JsonObject) -> None:
+def test_config_that_is_not_valid_is_refused(extension: Any, config: JsonObject) -> None:
     with pytest.raises(ValidationError):
         step(extension, config, None)
 
@@ -154,13 +154,13 @@ def chat(count: int) -> list[Message]:
     return [*(message for way in ways for message in way), NOW]
 
 
-def test_below_the_threshold_nothing_is_asked() -> None:
+def test_below_threshold_nothing_is_asked() -> None:
     conversation, model = Conversation(chat(8)), Summarizer()
     step(message_compaction, {"maxTokens": 1_000}, conversation, model)
     assert (names(conversation)[:2], model.requests) == (["u0", "a0"], [])
 
 
-def test_above_it_a_summary_takes_the_place_of_the_older_messages() -> None:
+def test_above_it_summary_takes_place_of_older_messages() -> None:
     conversation, model = Conversation(chat(12)), Summarizer()
     step(message_compaction, {"maxTokens": 1_000, "keepMessages": 3}, conversation, model)
     assert names(conversation) == ["msg-step-7-summary", "u5", "a5", "now"]
@@ -183,9 +183,7 @@ def test_model_and_instructions_are_configured() -> None:
 
 
 @pytest.mark.parametrize(("used", "is_asked"), [(980, False), (1_020, True)])
-def test_tokens_are_those_of_the_last_answer_and_an_estimate_of_what_came_since(
-    used: int, is_asked: bool
-) -> None:
+def test_token_count_is_last_usage_plus_estimate(used: int, is_asked: bool) -> None:
     usage = {"input": used - 100, "output": 0, "cached": 5}
     last = answer("a9", usage=usage, text=TEXT)
     model = Summarizer()
@@ -194,14 +192,14 @@ def test_tokens_are_those_of_the_last_answer_and_an_estimate_of_what_came_since(
     assert bool(model.requests) == is_asked
 
 
-def test_in_the_middle_of_a_turn_its_input_stays_before_the_summary_of_what_was_done_since() -> None:
+def test_turn_input_stays_before_summary_of_steps() -> None:
     steps = [m for n in range(10) for m in (answer(f"a{n}", "c"), result(f"r{n}", "c", TEXT))]
     conversation = Conversation([say("u0", TEXT), answer("a"), NOW, *steps])
     step(message_compaction, {"maxTokens": 1_000, "keepMessages": 3}, conversation, Summarizer())
     assert names(conversation) == ["now", "msg-step-7-summary", "a8", "r8", "a9", "r9"]
 
 
-def test_after_a_compaction_only_newer_answers_count_and_the_summary_is_summarized_too() -> None:
+def test_compaction_counts_only_newer_answers_and_resummarizes_summary() -> None:
     conversation = Conversation(chat(12))
     config = {"maxTokens": 1_000, "keepMessages": 2}
     large = {"input": 5_000, "output": 10}
@@ -218,13 +216,13 @@ def test_after_a_compaction_only_newer_answers_count_and_the_summary_is_summariz
     assert names(conversation) == ["msg-step-7-summary", "now", "a6", "u7"]
 
 
-def test_fewer_messages_are_kept_if_they_alone_are_large() -> None:
+def test_fewer_messages_are_kept_if_large() -> None:
     conversation = Conversation([say("u0", TEXT), answer("a0", text=TEXT * 20), say("u1", TEXT), NOW])
     step(message_compaction, {"maxTokens": 1_000, "keepMessages": 4}, conversation, Summarizer())
     assert names(conversation) == ["msg-step-7-summary", "u1", "now"]
 
 
-def test_little_to_summarize_is_not_worth_a_request_unless_the_model_refuses() -> None:
+def test_short_history_is_summarized_only_after_refusal() -> None:
     messages = [say("u0"), answer("a0"), NOW, answer("a1", "c"), result("r1", "c", TEXT * 20)]
     conversation, model = Conversation(messages), Summarizer()
     step(message_compaction, {"maxTokens": 1_000, "keepMessages": 2}, conversation, model)
@@ -234,7 +232,7 @@ def test_little_to_summarize_is_not_worth_a_request_unless_the_model_refuses() -
     assert names(conversation) == ["msg-step-7-summary", "now", "a1", "r1"]
 
 
-def test_what_is_too_long_for_one_summary_is_summarized_part_by_part() -> None:
+def test_overlong_history_is_summarized_part_by_part() -> None:
     model = Summarizer(ModelContextLengthError("too long"), "first", "second")
     conversation = Conversation(chat(12))
     step(message_compaction, {"maxTokens": 1_000, "keepMessages": 2}, conversation, model)
@@ -244,13 +242,13 @@ def test_what_is_too_long_for_one_summary_is_summarized_part_by_part() -> None:
 
 
 @pytest.mark.parametrize("error", [ModelUnavailableError("away"), ModelContextLengthError("too long")])
-def test_without_a_summary_the_conversation_stays(error: Exception) -> None:
+def test_without_summary_conversation_stays(error: Exception) -> None:
     conversation = Conversation(chat(12))
     step(message_compaction, {"maxTokens": 1_000}, conversation, Summarizer(*[error] * 20))
     assert conversation.events == []
 
 
-def test_the_summarizing_model_is_told_of_calls_and_results_and_long_ones_are_cut() -> None:
+def test_summarizer_gets_calls_and_results_shortened() -> None:
     messages = [
         answer("a0", "c", text="I look."),
         result("r0", "c", {"lines": "y" * 9_000}),

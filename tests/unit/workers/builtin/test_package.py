@@ -89,7 +89,7 @@ def exports() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }
 
 
-def test_package_is_a_bundle_without_findings_whose_exports_all_have_handlers() -> None:
+def test_package_is_clean_bundle_with_all_handlers() -> None:
     bundle, findings = inspect_bundle(ROOT)
 
     assert findings == []
@@ -122,7 +122,7 @@ def test_exports_have_their_parameters_and_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_export_tells_a_model_all_it_needs(name: str) -> None:
+def test_export_tells_model_all_it_needs(name: str) -> None:
     export, _ = exports()[name]
     parameters = export["parameters"]
 
@@ -141,7 +141,7 @@ def test_only_exports_that_change_nothing_may_run_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, _ in TOOLS])
-def test_handlers_use_the_authoring_api_and_the_guards_only(name: str) -> None:
+def test_handlers_use_authoring_api_and_guards_only(name: str) -> None:
     entry = ROOT / tool_resources()[name]["spec"]["entry"]
     imported = set()
     for node in ast.walk(ast.parse(entry.read_text(encoding="utf-8"))):

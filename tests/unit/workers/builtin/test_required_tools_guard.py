@@ -69,7 +69,7 @@ class Desk:
         return self._store.keys(StateOwner(AGENT, "required-tools-guard", instance))
 
 
-def test_turns_of_one_id_in_two_instances_do_not_disturb_each_other() -> None:
+def test_instances_sharing_turn_id_do_not_interfere() -> None:
     async def both() -> list[Any]:
         desk, are_open = Desk(), asyncio.Barrier(2)
 
@@ -85,7 +85,7 @@ def test_turns_of_one_id_in_two_instances_do_not_disturb_each_other() -> None:
     assert asyncio.run(both()) == ["a", "b"]
 
 
-def test_what_was_called_in_another_instance_does_not_count() -> None:
+def test_calls_of_other_instance_do_not_count() -> None:
     async def alone() -> None:
         desk = Desk()
 
@@ -98,7 +98,7 @@ def test_what_was_called_in_another_instance_does_not_count() -> None:
     asyncio.run(alone())
 
 
-def test_nothing_is_remembered_of_a_turn_that_has_ended_and_of_calls_outside_of_any() -> None:
+def test_ended_turns_and_outside_calls_are_forgotten() -> None:
     async def use() -> list[str]:
         desk = Desk()
         await desk.turn("a", lambda: desk.cook("a"))
@@ -109,7 +109,7 @@ def test_nothing_is_remembered_of_a_turn_that_has_ended_and_of_calls_outside_of_
     assert asyncio.run(use()) == []
 
 
-def test_a_run_after_a_workers_death_counts_a_call_that_only_the_first_one_ran() -> None:
+def test_rerun_after_worker_death_counts_earlier_call() -> None:
     cooked = SimpleNamespace(status="ok", tool_name="stove__cook")
 
     async def run_twice() -> list[Any]:
@@ -140,7 +140,7 @@ def test_a_run_after_a_workers_death_counts_a_call_that_only_the_first_one_ran()
     assert asyncio.run(run_twice()) == ["done", [True, True, False, False], []]
 
 
-def test_a_run_counts_a_call_whose_result_comes_from_the_ledger() -> None:
+def test_run_counts_call_whose_result_comes_from_ledger() -> None:
     async def run() -> Any:
         desk = Desk()
 

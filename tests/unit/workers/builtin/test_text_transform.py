@@ -22,7 +22,7 @@ def test_replace_is_literal(call: CallTool, args: dict[str, Any], result: str, r
     assert answer == {"original": "banana", "result": result, "replacements": replacements}
 
 
-def test_replace_refuses_an_empty_search_and_an_enormous_result(call: CallTool) -> None:
+def test_replace_refuses_empty_search_and_enormous_result(call: CallTool) -> None:
     with pytest.raises(ToolInputValidationError, match="search"):
         call("text-transform__replace", text="a", search="")
     with pytest.raises(ToolError, match="10000000"):
@@ -62,13 +62,13 @@ def test_slice_counts_characters(call: CallTool, args: dict[str, int], result: s
         ({"text": ""}, [""]),
     ],
 )
-def test_split_keeps_the_first_parts(call: CallTool, args: dict[str, Any], parts: list[str]) -> None:
+def test_split_keeps_first_parts(call: CallTool, args: dict[str, Any], parts: list[str]) -> None:
     answer = call("text-transform__split", **args)
 
     assert answer == {"delimiter": args.get("delimiter", "\n"), "count": len(parts), "parts": parts}
 
 
-def test_join_writes_numbers_and_booleans_as_json_has_them(call: CallTool) -> None:
+def test_join_writes_numbers_and_booleans_as_json(call: CallTool) -> None:
     answer = call("text-transform__join", parts=["a", 1, 2.5, True, False, 10**20], delimiter="-")
 
     assert answer == {"delimiter": "-", "count": 6, "result": "a-1-2.5-true-false-100000000000000000000"}
@@ -76,7 +76,7 @@ def test_join_writes_numbers_and_booleans_as_json_has_them(call: CallTool) -> No
     assert call("text-transform__join", parts=[])["result"] == ""
 
 
-def test_join_refuses_other_parts_and_an_enormous_result(call: CallTool) -> None:
+def test_join_refuses_other_parts_and_enormous_result(call: CallTool) -> None:
     with pytest.raises(ToolInputValidationError, match="parts"):
         call("text-transform__join", parts=["a", None])
     with pytest.raises(ToolError, match="10000000"):
@@ -84,7 +84,7 @@ def test_join_refuses_other_parts_and_an_enormous_result(call: CallTool) -> None
 
 
 @pytest.mark.parametrize(("mode", "result"), [("start", "a b \n"), ("end", " \ta b"), ("both", "a b")])
-def test_trim_removes_white_space_at_the_ends(call: CallTool, mode: str, result: str) -> None:
+def test_trim_removes_white_space_at_ends(call: CallTool, mode: str, result: str) -> None:
     answer = call("text-transform__trim", text=" \ta b \n", mode=mode)
 
     assert answer == {"original": " \ta b \n", "result": result, "mode": mode, "trimmedLength": len(result)}
@@ -92,7 +92,7 @@ def test_trim_removes_white_space_at_the_ends(call: CallTool, mode: str, result:
 
 
 @pytest.mark.parametrize(("to", "result"), [("upper", "GRÜSSE"), ("lower", "grüße")])
-def test_case_changes_the_case(call: CallTool, to: str, result: str) -> None:
+def test_case_changes_case(call: CallTool, to: str, result: str) -> None:
     assert call("text-transform__case", text="Grüße", to=to) == {
         "original": "Grüße",
         "result": result,

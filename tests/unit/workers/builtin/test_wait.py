@@ -25,6 +25,6 @@ def test_waiting_calls_overlap_on_one_event_loop(context: ToolContext) -> None:
 
 
 @pytest.mark.parametrize("given", [-0.1, 300.1, 1e300, float("nan"), float("inf"), True, "1", None])
-def test_wait_refuses_what_is_not_a_sensible_time(call: CallTool, given: object) -> None:
+def test_wait_refuses_invalid_time(call: CallTool, given: object) -> None:
     with pytest.raises(ToolInputValidationError, match="seconds"):
         call("wait__seconds", seconds=given)

@@ -20,14 +20,14 @@ def aside(function: Any) -> Any:
     return asyncio.run(ask())
 
 
-def test_it_runs_on_another_thread_where_no_loop_is() -> None:
+def test_work_beside_loop_runs_on_thread_without_loop() -> None:
     assert aside(lambda: (threading.current_thread() is threading.main_thread(), is_on_loop())) == (
         False,
         False,
     )
 
 
-def test_it_sees_the_context_of_who_asks() -> None:
+def test_function_beside_loop_sees_callers_context() -> None:
     async def ask() -> str:
         place.set("here")
         return await beside_loop(place.get, on_new_thread)
@@ -36,7 +36,7 @@ def test_it_sees_the_context_of_who_asks() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
-def test_whatever_it_raises_is_raised_to_who_asks(error: BaseException) -> None:
+def test_exception_beside_loop_is_raised_to_caller(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -50,7 +50,7 @@ def test_whatever_it_raises_is_raised_to_who_asks(error: BaseException) -> None:
     assert asyncio.run(ask()) is error
 
 
-def test_a_stop_iteration_does_not_get_lost() -> None:
+def test_stop_iteration_does_not_get_lost() -> None:
     def fail() -> None:
         raise StopIteration
 
@@ -58,7 +58,7 @@ def test_a_stop_iteration_does_not_get_lost() -> None:
         aside(fail)
 
 
-def test_who_no_longer_waits_is_not_told() -> None:
+def test_caller_that_stopped_waiting_is_not_notified() -> None:
     go_on = threading.Event()
 
     async def ask() -> None:

@@ -20,14 +20,14 @@ def loop() -> Iterator[EventLoopThread]:
     loop.stop()
 
 
-def test_a_coroutine_that_never_waits_ends_on_its_thread() -> None:
+def test_coroutine_that_never_waits_ends_on_its_thread() -> None:
     async def plain() -> int:
         return threading.get_ident()
 
     assert drive(plain()) == (threading.get_ident(),)
 
 
-def test_a_coroutine_moves_to_the_loop_and_goes_on_there(loop: EventLoopThread) -> None:
+def test_coroutine_moves_to_loop_and_continues_there(loop: EventLoopThread) -> None:
     places: list[int] = []
 
     async def moving() -> str:
@@ -43,7 +43,7 @@ def test_a_coroutine_moves_to_the_loop_and_goes_on_there(loop: EventLoopThread) 
     assert places[0] == threading.get_ident() != places[1]
 
 
-def test_moving_on_the_loop_stays_where_it_is() -> None:
+def test_moving_while_on_loop_changes_nothing() -> None:
     async def staying() -> int:
         await move_to_loop()
         return 1
@@ -51,7 +51,7 @@ def test_moving_on_the_loop_stays_where_it_is() -> None:
     assert asyncio.run(staying()) == 1
 
 
-def test_what_a_coroutine_raises_on_its_thread_is_raised() -> None:
+def test_exception_of_coroutine_on_its_thread_is_raised() -> None:
     async def failing() -> None:
         raise ValueError("x")
 
@@ -59,7 +59,7 @@ def test_what_a_coroutine_raises_on_its_thread_is_raised() -> None:
         drive(failing())
 
 
-def test_many_coroutines_overlap_on_the_loop(loop: EventLoopThread) -> None:
+def test_many_coroutines_overlap_on_loop(loop: EventLoopThread) -> None:
     arrived = 0
     everybody = asyncio.Event()
 
@@ -80,7 +80,7 @@ def test_many_coroutines_overlap_on_the_loop(loop: EventLoopThread) -> None:
         future.result(timeout=30)
 
 
-def test_what_is_put_off_is_called_on_the_loop_in_its_context_with_the_next_flush(
+def test_deferred_work_runs_in_its_context_at_flush(
     loop: EventLoopThread,
 ) -> None:
     called: list[tuple[int, str]] = []
@@ -99,7 +99,7 @@ def test_what_is_put_off_is_called_on_the_loop_in_its_context_with_the_next_flus
     assert [where for _, where in called] == ["first", "second"]
 
 
-def test_what_one_puts_off_while_the_loop_catches_up_is_not_forgotten(loop: EventLoopThread) -> None:
+def test_work_deferred_during_catch_up_still_runs(loop: EventLoopThread) -> None:
     wake_ups, ended = 0, threading.Event()
 
     def again() -> None:
@@ -114,7 +114,7 @@ def test_what_one_puts_off_while_the_loop_catches_up_is_not_forgotten(loop: Even
     assert wake_ups == 1000
 
 
-def test_flushing_for_a_loop_that_is_gone_does_no_harm() -> None:
+def test_flushing_stopped_loop_does_no_harm() -> None:
     gone = EventLoopThread()
     gone.start()
     gone.stop()

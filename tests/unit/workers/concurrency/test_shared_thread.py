@@ -47,7 +47,7 @@ def test_short_pieces_run_in_order_on_one_thread() -> None:
     wait_until(lambda: not bench.shared.is_busy)
 
 
-def test_those_behind_one_that_lasts_go_on_after_the_second_look() -> None:
+def test_second_look_frees_pieces_behind_long_piece() -> None:
     bench, go_on, has_begun = Bench(), threading.Event(), threading.Event()
 
     def lasts() -> None:
@@ -69,7 +69,7 @@ def test_those_behind_one_that_lasts_go_on_after_the_second_look() -> None:
     wait_until(lambda: bench.names == ["behind", "later", "lasting"])
 
 
-def test_one_that_lasts_alone_keeps_no_later_one_waiting() -> None:
+def test_lone_long_piece_delays_no_later_piece() -> None:
     bench, go_on, has_begun = Bench(), threading.Event(), threading.Event()
 
     def lasts() -> None:

@@ -72,7 +72,7 @@ def test_no_more_begin_than_there_are_places() -> None:
     assert third.has_begun
 
 
-def test_those_that_end_together_make_room_for_as_many_at_once() -> None:
+def test_calls_ending_together_admit_as_many_others() -> None:
     freed: list[None] = []
     slots = Slots(lambda: 3, begin, lambda: freed.append(None))
     assert all(slots.take() for _ in range(3))
@@ -84,7 +84,7 @@ def test_those_that_end_together_make_room_for_as_many_at_once() -> None:
     assert (slots.free, len(freed)) == (1, 1)
 
 
-def test_events_on_their_way_count_as_turns_that_wait() -> None:
+def test_events_in_transit_count_as_waiting_turns() -> None:
     shop = SlotsUnderTest(limit=3, most_released=2)
     shop.go_away(shop.enter(), Wait.TOOLS)
     assert shop.places.takes_events
@@ -94,7 +94,7 @@ def test_events_on_their_way_count_as_turns_that_wait() -> None:
     assert shop.places.takes_events
 
 
-def test_the_place_of_one_that_waits_goes_to_the_next() -> None:
+def test_place_of_one_that_waits_goes_to_next() -> None:
     shop = SlotsUnderTest(limit=1, most_released=9)
     first, second = shop.enter(), shop.enter()
     shop.go_away(first)
@@ -105,7 +105,7 @@ def test_the_place_of_one_that_waits_goes_to_the_next() -> None:
     assert not first.is_coming
 
 
-def test_returning_call_gets_a_slot_before_calls_that_have_not_begun() -> None:
+def test_returning_call_gets_slot_before_unstarted_calls() -> None:
     shop = SlotsUnderTest(limit=1, most_released=9)
     first, second, third = (shop.enter() for _ in range(3))
     shop.go_away(first)
@@ -116,7 +116,7 @@ def test_returning_call_gets_a_slot_before_calls_that_have_not_begun() -> None:
     assert third.has_begun
 
 
-def test_one_that_ends_while_it_is_away_leaves_no_place_twice() -> None:
+def test_call_ending_while_away_frees_slot_once() -> None:
     shop = SlotsUnderTest(limit=1, most_released=9)
     first, second = shop.enter(), shop.enter()
     shop.go_away(first)
@@ -130,7 +130,7 @@ def test_one_that_ends_while_it_is_away_leaves_no_place_twice() -> None:
     assert third.has_begun
 
 
-def test_one_that_ends_while_it_waits_for_a_place_goes_on_without() -> None:
+def test_call_ending_while_awaiting_slot_proceeds_without() -> None:
     shop = SlotsUnderTest(limit=1, most_released=9)
     first, second = shop.enter(), shop.enter()
     shop.go_away(first)
@@ -142,7 +142,7 @@ def test_one_that_ends_while_it_waits_for_a_place_goes_on_without() -> None:
     assert shop.places.taken == 0
 
 
-def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
+def test_excess_waiting_calls_keep_slots_but_not_last() -> None:
     shop = SlotsUnderTest(limit=2, most_released=1)
     first, second, third = (shop.enter() for _ in range(3))
     shop.go_away(first)
@@ -159,7 +159,7 @@ def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
     assert not third.is_coming
 
 
-def test_calls_that_wait_for_their_tools_are_not_limited_but_no_event_is_taken_beyond_the_limit() -> None:
+def test_calls_awaiting_tools_are_unlimited_but_limit_events() -> None:
     shop = SlotsUnderTest(limit=1, most_released=2)
     turns = [shop.enter() for _ in range(4)]
     taken = []
@@ -178,7 +178,7 @@ def test_calls_that_wait_for_their_tools_are_not_limited_but_no_event_is_taken_b
     assert shop.places.takes_events
 
 
-def test_added_slots_go_to_returning_calls_first_and_then_to_waiting_ones() -> None:
+def test_added_slots_serve_returning_before_waiting_calls() -> None:
     shop = SlotsUnderTest(limit=1, most_released=9)
     first, second, third = (shop.enter() for _ in range(3))
     shop.go_away(first)
@@ -190,7 +190,7 @@ def test_added_slots_go_to_returning_calls_first_and_then_to_waiting_ones() -> N
     assert shop.places.taken == 3
 
 
-def test_places_that_are_taken_away_go_when_their_calls_end() -> None:
+def test_removed_slots_go_when_their_calls_end() -> None:
     shop = SlotsUnderTest(limit=3, most_released=9)
     jobs = [shop.enter() for _ in range(4)]
     shop.limit = 1
@@ -201,7 +201,7 @@ def test_places_that_are_taken_away_go_when_their_calls_end() -> None:
     assert (shop.places.taken, jobs[3].has_begun) == (1, True)
 
 
-def test_those_that_have_not_begun_can_be_taken_away() -> None:
+def test_calls_not_begun_can_be_taken_away() -> None:
     shop = SlotsUnderTest(limit=1, most_released=9)
     running, *waiting = (shop.enter() for _ in range(3))
     assert [queued.message for queued in shop.places.take_waiting()] == [2, 3]
@@ -211,7 +211,7 @@ def test_those_that_have_not_begun_can_be_taken_away() -> None:
     assert shop.places.taken == 0
 
 
-def test_a_pool_that_lends_nothing_lets_its_calls_go_on_at_once() -> None:
+def test_pool_lending_no_slots_resumes_calls_immediately() -> None:
     job = Job()
     job.is_coming = True
     released_slot = KeptSlot()

@@ -37,7 +37,7 @@ def threads(flushes: Flushes) -> DaemonThreads:
     return threads
 
 
-def test_each_job_has_a_thread_at_once(threads: DaemonThreads) -> None:
+def test_each_job_has_thread_at_once(threads: DaemonThreads) -> None:
     together = threading.Barrier(33)
     for _ in range(32):
         threads.run(lambda: together.wait(PATIENCE))
@@ -54,14 +54,12 @@ def test_threads_are_used_again(threads: DaemonThreads) -> None:
     assert threads.count == 1
 
 
-def test_what_was_put_off_is_flushed_when_a_job_has_ended(threads: DaemonThreads, flushes: Flushes) -> None:
+def test_deferred_work_is_flushed_after_job_ends(threads: DaemonThreads, flushes: Flushes) -> None:
     threads.run(lambda: None)
     wait_until(lambda: flushes.count, PATIENCE)
 
 
-def test_short_jobs_run_in_order_on_one_thread_and_are_flushed(
-    threads: DaemonThreads, flushes: Flushes
-) -> None:
+def test_short_jobs_share_thread_in_order_and_flush(threads: DaemonThreads, flushes: Flushes) -> None:
     ran: list[tuple[int, str]] = []
     for number in range(500):
         threads.run_short(lambda number=number: ran.append((number, threading.current_thread().name)))  # type: ignore[misc]
@@ -70,9 +68,7 @@ def test_short_jobs_run_in_order_on_one_thread_and_are_flushed(
     assert len({name for _, name in ran}) == 1
 
 
-def test_a_job_whose_thread_cannot_be_started_runs_when_there_is_one(
-    threads: DaemonThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_runs_once_its_thread_can_start(threads: DaemonThreads, monkeypatch: pytest.MonkeyPatch) -> None:
     start, refusals, done = threading.Thread.start, itertools.count(), Future[None]()
 
     def refuse_twice(thread: threading.Thread) -> None:
@@ -87,7 +83,7 @@ def test_a_job_whose_thread_cannot_be_started_runs_when_there_is_one(
     assert (next(refusals), threads.count) == (3, 1)
 
 
-def test_a_thread_that_has_ended_its_job_takes_one_that_has_none(
+def test_freed_thread_takes_job_without_thread(
     threads: DaemonThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, done = threading.Event(), Future[None]()
@@ -103,14 +99,14 @@ def test_a_thread_that_has_ended_its_job_takes_one_that_has_none(
     assert threads.count == 1
 
 
-def test_a_fault_in_a_short_job_keeps_none_of_the_others(threads: DaemonThreads) -> None:
+def test_fault_in_short_job_does_not_stop_others(threads: DaemonThreads) -> None:
     done: Future[None] = Future()
     threads.run_short(lambda: [][1])
     threads.run_short(lambda: done.set_result(None))
     done.result(PATIENCE)
 
 
-def test_a_thread_goes_on_after_a_fault(threads: DaemonThreads, flushes: Flushes) -> None:
+def test_thread_goes_on_after_fault(threads: DaemonThreads, flushes: Flushes) -> None:
     def fail() -> None:
         raise SystemExit(3)
 
@@ -125,7 +121,7 @@ def test_a_thread_goes_on_after_a_fault(threads: DaemonThreads, flushes: Flushes
     assert threads.count == 1
 
 
-def test_what_follows_a_job_beside_the_loop_follows_a_fault_too() -> None:
+def test_follow_up_of_failed_job_still_runs() -> None:
     async def ask() -> None:
         followed = asyncio.Event()
         on_new_thread(lambda: [][1], followed.set)
@@ -134,7 +130,7 @@ def test_what_follows_a_job_beside_the_loop_follows_a_fault_too() -> None:
     asyncio.run(ask())
 
 
-def test_threads_go_on_in_order_and_wait_for_none_that_has_ended() -> None:
+def test_threads_proceed_in_order_past_ended_ones() -> None:
     turns = [InOrder()]
     for _ in range(9):
         turns.append(InOrder(turns[-1]))

@@ -25,7 +25,7 @@ def test_alarms_are_called_in_order_of_their_time(watchdog: Watchdog) -> None:
     assert [called.get(timeout=30), called.get(timeout=30)] == ["early", "late"]
 
 
-def test_an_alarm_that_was_called_off_is_not_called(watchdog: Watchdog) -> None:
+def test_alarm_that_was_called_off_is_not_called(watchdog: Watchdog) -> None:
     called: SimpleQueue[str] = SimpleQueue()
     call_off = watchdog.watch(0.05, lambda: called.put("off"))
     call_off()
@@ -45,13 +45,13 @@ def test_calling_off_too_late_does_no_harm(watchdog: Watchdog) -> None:
     assert again.wait(30)
 
 
-def test_what_was_called_off_is_forgotten(watchdog: Watchdog) -> None:
+def test_cancelled_alarms_are_forgotten(watchdog: Watchdog) -> None:
     for call_off in [watchdog.watch(60, threading.Event().set) for _ in range(100)]:
         call_off()
     wait_until(lambda: not watchdog._alarms)
 
 
-def test_what_was_called_off_behind_a_slow_alarm_is_forgotten_too(watchdog: Watchdog) -> None:
+def test_cancelled_alarms_behind_slow_alarm_are_forgotten(watchdog: Watchdog) -> None:
     held = [threading.Event() for _ in range(3 * MOST_CALLED_OFF)]
     last = weakref.ref(held[-1])
     watchdog.watch(30, threading.Event().set)

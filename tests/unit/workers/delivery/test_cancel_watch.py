@@ -61,7 +61,7 @@ def a_watch(ledger: MarkedCalls, alarms: Alarms | None = None) -> CancelWatch:
 def abandon() -> None: ...
 
 
-def test_a_handler_that_is_cancelled_is_abandoned_after_a_while() -> None:
+def test_handler_that_is_cancelled_is_abandoned_after_while() -> None:
     alarms = Alarms()
     watch = a_watch(MarkedCalls("b"), alarms)
     watch.hold(a_claim("a"), abandon)
@@ -71,7 +71,7 @@ def test_a_handler_that_is_cancelled_is_abandoned_after_a_while() -> None:
     assert alarms.set == [(CLEAN_UP_SECONDS, abandon)]
 
 
-def test_runs_of_cancelled_calls_are_cancelled_and_others_go_on() -> None:
+def test_only_runs_of_cancelled_calls_are_cancelled() -> None:
     ledger = MarkedCalls("b")
     watch = a_watch(ledger)
     goes_on, ends = watch.hold(a_claim("a"), abandon), watch.hold(a_claim("b"), abandon)
@@ -82,7 +82,7 @@ def test_runs_of_cancelled_calls_are_cancelled_and_others_go_on() -> None:
     assert ledger.asked == [["a", "b"]]
 
 
-def test_a_run_whose_claim_was_lost_is_cancelled_and_abandoned_after_a_while() -> None:
+def test_run_losing_claim_is_cancelled_then_abandoned() -> None:
     alarms = Alarms()
     watch = a_watch(MarkedCalls(), alarms)
     goes_on, ends = watch.hold(a_claim("a"), abandon), watch.hold(a_claim("b"), abandon)
@@ -94,7 +94,7 @@ def test_a_run_whose_claim_was_lost_is_cancelled_and_abandoned_after_a_while() -
     assert alarms.set == [(CLEAN_UP_SECONDS, abandon)]
 
 
-def test_calls_that_have_just_begun_are_not_asked_about() -> None:
+def test_calls_just_begun_are_not_asked_about() -> None:
     ledger = MarkedCalls("a")
     watch = a_watch(ledger)
     watch.hold(a_claim("a", age_seconds=0), abandon)
@@ -102,7 +102,7 @@ def test_calls_that_have_just_begun_are_not_asked_about() -> None:
     assert ledger.asked == []
 
 
-def test_a_run_that_has_ended_is_not_asked_about() -> None:
+def test_run_that_has_ended_is_not_asked_about() -> None:
     ledger = MarkedCalls("a")
     watch, claim = a_watch(ledger), a_claim("a")
     cancellation = watch.hold(claim, abandon)
@@ -122,7 +122,7 @@ def test_two_runs_of_one_call_are_both_cancelled() -> None:
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-def test_the_thread_looks_again_and_again_whatever_becomes_of_redis(failures: int) -> None:
+def test_thread_keeps_looking_despite_redis_failures(failures: int) -> None:
     ledger = MarkedCalls("a")
     ledger.failures = failures
     watch = a_watch(ledger)
@@ -143,7 +143,7 @@ def _hold_in_a_circle(watch: CancelWatch, claim: Claim) -> "weakref.ref[Callable
     return weakref.ref(abandon_it)
 
 
-def test_a_run_that_has_ended_is_freed_without_the_garbage_collector() -> None:
+def test_ended_run_is_freed_without_garbage_collector() -> None:
     watch, claim = a_watch(MarkedCalls()), a_claim("a")
     gc.disable()
     try:

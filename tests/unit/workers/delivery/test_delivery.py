@@ -121,7 +121,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, store: Any = None) -> Del
 
 
 @pytest.mark.parametrize("tool", ["goondan__event", STEP_TOOL])
-def test_the_terms_of_a_claim_are_those_of_the_revision_that_runs_the_call(tool: str) -> None:
+def test_claim_terms_come_from_running_revision(tool: str) -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
         call = new_call("lizard", tool, {}, {})
@@ -132,7 +132,7 @@ def test_the_terms_of_a_claim_are_those_of_the_revision_that_runs_the_call(tool:
     assert terms == [b"0", b"2"]
 
 
-def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
+def test_step_opener_is_not_claimed_before_safe_point() -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
         claim_on_reserve = delivery(ledger, FakeRevisions()).claim_on_reserve("w1", ["lizard"])
@@ -149,14 +149,14 @@ def marked(ledger: Ledger, *, is_cancelled: bool = False) -> float:
     return delivery(ledger, FakeRevisions()).start(claim, Cancellation())
 
 
-def test_a_cancelled_call_does_not_begin_since_its_mark_is_refused() -> None:
+def test_cancelled_call_with_refused_mark_never_begins() -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
         with pytest.raises(ToolCancelledError):
             marked(ledger, is_cancelled=True)
 
 
-def test_the_mark_is_asked_for_again_while_redis_answers_with_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mark_is_retried_while_redis_answers_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
         answers = iter([RedisConnectionError("away"), ResponseError("OOM"), [Stored.YES]])
@@ -167,7 +167,7 @@ def test_the_mark_is_asked_for_again_while_redis_answers_with_errors(monkeypatch
     assert list(answers) == []
 
 
-def test_a_call_that_was_given_back_while_its_mark_was_awaited_does_not_begin(
+def test_call_returned_while_awaiting_mark_never_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     call = new_call("lizard", "skin__colour", {}, {})
@@ -191,7 +191,7 @@ def test_a_call_that_was_given_back_while_its_mark_was_awaited_does_not_begin(
     assert given_back == [True]
 
 
-def test_a_call_whose_lease_ran_out_while_its_mark_was_confirmed_asks_again_and_is_lost(
+def test_lease_expired_during_mark_asks_again_and_loses_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with fakeredis.FakeRedis() as redis:
@@ -212,7 +212,7 @@ def test_a_call_whose_lease_ran_out_while_its_mark_was_confirmed_asks_again_and_
     assert len(tokens) == 2
 
 
-def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_that_had_it() -> None:
+def test_released_call_is_unbound_from_workers_revision() -> None:
     call = new_call("lizard", "skin__colour", {}, {})
     answer = (b"run", 1, 0, 0, None, None, serializer.encode(call.to_wire()), b"r1", b"id-1")
     job = Job("agent.lizard", "token-1", answer, asked_at=0, clock=wall_clock, worker="w1")
@@ -232,7 +232,7 @@ def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_th
     assert sent == [None]
 
 
-def test_a_release_whose_connection_is_lost_goes_by_the_other_one() -> None:
+def test_release_on_lost_connection_uses_other_connection() -> None:
     call = new_call("lizard", "skin__colour", {}, {})
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
@@ -245,7 +245,7 @@ def test_a_release_whose_connection_is_lost_goes_by_the_other_one() -> None:
         assert redis.hget(ledger.keys.call("id-1"), "status") == b"queued"
 
 
-def test_a_call_whose_record_is_damaged_is_refused_and_its_message_becomes_a_dead_letter() -> None:
+def test_damaged_call_is_refused_and_dead_lettered() -> None:
     call = new_call("lizard", "skin__colour", {}, {})
     incoming = Incoming("id-1", "agent.lizard", call.to_wire(), TOOL_CALL_TASK, None)
     with fakeredis.FakeRedis() as redis:
@@ -262,7 +262,7 @@ def test_a_call_whose_record_is_damaged_is_refused_and_its_message_becomes_a_dea
     assert call.trace_id in letter.run.call.args["message"]
 
 
-def test_a_call_that_cannot_be_read_is_not_released() -> None:
+def test_call_that_cannot_be_read_is_not_released() -> None:
     answer = (b"run", 1, 0, 0, None, None, b"[]", b"", b"id-1")
     job = Job("agent.lizard", "token-1", answer, asked_at=0, clock=wall_clock, worker="w1")
     with fakeredis.FakeRedis() as redis:

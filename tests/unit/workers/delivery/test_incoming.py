@@ -21,7 +21,7 @@ def trace_of(wire: dict[str, Any], traceparent: object) -> tuple[str, str, str |
     return call.trace_id, call.correlation_id, call.parent_span_id
 
 
-def test_a_call_without_a_trace_takes_that_of_its_messages_sender() -> None:
+def test_untraced_call_takes_trace_of_message_sender() -> None:
     trace_id, span_id = SENDER.split("-")
 
     assert trace_of(CALL, HEADER) == (trace_id, trace_id, span_id)
@@ -39,12 +39,12 @@ def event_of(kind: str, payload: dict[str, Any]) -> ToolCall:
 @pytest.mark.parametrize(
     ("kind", "payload"), [("delegate_result", {}), ("event", {"type": "toolCall.completed"})]
 )
-def test_news_of_how_a_call_ended_comes_however_large_it_is(kind: str, payload: dict[str, Any]) -> None:
+def test_call_end_news_arrives_whatever_its_size(kind: str, payload: dict[str, Any]) -> None:
     assert event_of(kind, payload).args["payload"]["response"] == "x" * 2000
 
 
 @pytest.mark.parametrize("kind", ["delegate", "event"])
-def test_an_event_that_is_too_large_is_refused(kind: str) -> None:
+def test_event_that_is_too_large_is_refused(kind: str) -> None:
     with pytest.raises(PayloadTooLargeError):
         event_of(kind, {"type": "agent.send"})
 
@@ -54,7 +54,7 @@ def incoming(**fields: Any) -> Incoming:
 
 
 @pytest.mark.parametrize("name", ["instanceKey", "instance_key"])
-def test_call_of_plain_celery_with_an_empty_instance_key_is_refused(name: str) -> None:
+def test_celery_call_with_empty_instance_key_is_refused(name: str) -> None:
     with pytest.raises(ToolInputValidationError, match="instanceKey: must not be empty"):
         incoming(**{name: ""}).call(1000)
 
@@ -69,7 +69,7 @@ def test_call_of_plain_celery_with_an_empty_instance_key_is_refused(name: str) -
         ({}, {"instanceKey": ""}),
     ],
 )
-def test_event_of_plain_celery_with_an_impossible_instance_key_is_refused(
+def test_celery_event_with_impossible_instance_key_is_refused(
     fields: dict[str, Any], payload: dict[str, Any]
 ) -> None:
     message = {"type": "event", "from": "client", "to": "coder", "payload": {"id": "e", **payload}, **fields}
@@ -87,7 +87,7 @@ def test_event_of_plain_celery_with_an_impossible_instance_key_is_refused(
         {"origin": {"page": "x" * 65_536}},
     ],
 )
-def test_refusal_of_a_call_that_is_too_large_does_not_carry_what_is(fields: dict[str, Any]) -> None:
+def test_refusal_of_oversized_call_omits_oversized_fields(fields: dict[str, Any]) -> None:
     refused = incoming(**fields)
 
     with pytest.raises(PayloadTooLargeError):
@@ -97,7 +97,7 @@ def test_refusal_of_a_call_that_is_too_large_does_not_carry_what_is(fields: dict
     assert (placeholder.auth, placeholder.origin) == (None, None)
 
 
-def test_context_of_exactly_the_limit_is_taken() -> None:
+def test_context_of_exactly_limit_is_taken() -> None:
     auth = {"token": "x" * (MAX_CONTEXT_BYTES - len('{"token":""}'))}
     taken = incoming(instanceKey="k" * 1024, auth=auth, origin=auth)
 
@@ -106,14 +106,14 @@ def test_context_of_exactly_the_limit_is_taken() -> None:
 
 
 @pytest.mark.parametrize("name", ["traceId", "trace_id"])
-def test_a_trace_of_its_own_goes_before_the_senders(name: str) -> None:
+def test_trace_of_its_own_goes_before_senders(name: str) -> None:
     own = "a1" * 16
 
     assert trace_of({**CALL, name: own}, HEADER) == (own, own, None)
 
 
 @pytest.mark.parametrize("header", [None, "garbage", 5, "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
-def test_without_a_header_that_can_be_read_the_trace_is_that_of_the_message(header: object) -> None:
+def test_trace_is_messages_own_without_readable_header(header: object) -> None:
     own = f"{7:032x}"
 
     assert trace_of(CALL, header) == (own, own, None)

@@ -81,7 +81,7 @@ class Porch:
         self.ledger.finish(claim, claim.run.ok(1, None)).run(self.ledger.redis)
 
 
-def test_a_call_without_limits_sends_nothing_but_its_claim(redis: Redis, writer: DirectWriter) -> None:
+def test_call_without_limits_sends_nothing_but_its_claim(redis: Redis, writer: DirectWriter) -> None:
     porch = Porch(redis, writer)
     for tool in ("free__work", "no__such"):
         claim = porch.claim(tool, tool)
@@ -90,7 +90,7 @@ def test_a_call_without_limits_sends_nothing_but_its_claim(redis: Redis, writer:
     assert writer.script_calls == []
 
 
-def test_a_call_with_a_limit_is_claimed_when_it_is_admitted(redis: Redis, writer: DirectWriter) -> None:
+def test_limited_call_is_claimed_once_admitted(redis: Redis, writer: DirectWriter) -> None:
     porch = Porch(redis, writer)
     first = porch.claim("desk__solo", "t1")
     waiting = porch.claim("desk__solo", "t2")
@@ -101,9 +101,7 @@ def test_a_call_with_a_limit_is_claimed_when_it_is_admitted(redis: Redis, writer
     assert porch.claim("desk__solo", "t2").verdict is Verdict.RUN
 
 
-def test_a_second_message_of_a_running_call_does_not_free_its_permit(
-    redis: Redis, writer: DirectWriter
-) -> None:
+def test_second_message_of_running_call_keeps_permit(redis: Redis, writer: DirectWriter) -> None:
     porch = Porch(redis, writer)
     porch.claim("desk__solo", "t1")
     again = porch.claim("desk__solo", "t1")
@@ -111,7 +109,7 @@ def test_a_second_message_of_a_running_call_does_not_free_its_permit(
     assert porch.claim("desk__solo", "t2").verdict is Verdict.WAITING
 
 
-def test_a_call_whose_key_has_a_result_is_claimed_to_share_it(redis: Redis, writer: DirectWriter) -> None:
+def test_call_is_claimed_to_share_keys_result(redis: Redis, writer: DirectWriter) -> None:
     porch = Porch(redis, writer)
     first = porch.claim("free__work", "t1", idempotency_key="k")
     porch.finish(first)
@@ -119,9 +117,7 @@ def test_a_call_whose_key_has_a_result_is_claimed_to_share_it(redis: Redis, writ
     assert (second.verdict, second.about) == (Verdict.SHARED, first.run.id)
 
 
-def test_an_old_message_of_an_edited_call_takes_the_key_of_the_edited_arguments(
-    redis: Redis, writer: DirectWriter
-) -> None:
+def test_edited_calls_old_message_takes_edited_arguments_key(redis: Redis, writer: DirectWriter) -> None:
     porch = Porch(redis, writer)
     held = porch.claim("free__work", "t1", idempotency_key="k")
     pending = held.run.pending(Pending("h", is_approval=True), None, expires_at=held.run.clock() + 60_000)
@@ -136,7 +132,7 @@ def test_an_old_message_of_an_edited_call_takes_the_key_of_the_edited_arguments(
     assert (as_asked.verdict, as_asked.about) == (Verdict.CONFLICT, edited.run.id)
 
 
-def test_a_rate_is_looked_after_when_its_time_comes(redis: Redis, writer: DirectWriter) -> None:
+def test_rate_is_looked_after_when_its_time_comes(redis: Redis, writer: DirectWriter) -> None:
     porch = Porch(redis, writer)
     verdicts: list[Verdict] = []
     while Verdict.WAITING not in verdicts:  # on a machine that stands still, not the first five of a second

@@ -63,7 +63,7 @@ def ids(span: ReadableSpan) -> tuple[str, str, str | None]:
     )
 
 
-def test_a_runs_span_is_the_calls_own_and_says_what_ran() -> None:
+def test_calls_own_run_span_says_what_ran() -> None:
     spans = Spans()
 
     spans.carry_out(a_claim(correlation_id="order-7", tool_call_id="toolu-1"))
@@ -96,7 +96,7 @@ def test_a_runs_span_is_the_calls_own_and_says_what_ran() -> None:
 
 
 @pytest.mark.parametrize("tool", sorted(EVENT_TOOLS))
-def test_a_turn_invokes_its_agent(tool: str) -> None:
+def test_turn_invokes_its_agent(tool: str) -> None:
     spans = Spans()
 
     spans.carry_out(a_claim(tool=tool, instance_key="issue-42"))
@@ -112,7 +112,7 @@ def test_a_turn_invokes_its_agent(tool: str) -> None:
     }
 
 
-def test_a_request_to_a_model_is_a_chat() -> None:
+def test_request_to_model_is_chat() -> None:
     spans = Spans()
 
     spans.carry_out(a_claim(tool=f"{MODEL_TOOLS}large"))
@@ -122,7 +122,7 @@ def test_a_request_to_a_model_is_a_chat() -> None:
     assert "gen_ai.tool.name" not in (span.attributes or {})
 
 
-def test_a_failed_run_is_an_error_with_its_code() -> None:
+def test_failed_run_is_error_with_its_code() -> None:
     spans = Spans()
 
     spans.carry_out(a_claim(), ToolCallError(code="E_ODD", name="Odd", message="odd"))
@@ -132,7 +132,7 @@ def test_a_failed_run_is_an_error_with_its_code() -> None:
     assert (span.attributes or {})["error.type"] == "E_ODD"
 
 
-def test_a_runs_span_stands_below_the_one_that_asked_and_above_what_the_handler_opens() -> None:
+def test_run_span_lies_between_asker_and_handler() -> None:
     spans = Spans()
 
     spans.carry_out(a_claim(parent_span_id=PARENT))
@@ -142,7 +142,7 @@ def test_a_runs_span_stands_below_the_one_that_asked_and_above_what_the_handler_
     assert ids(inside)[::2] == (TRACE, SPAN)
 
 
-def test_state_and_baggage_of_the_sender_are_in_the_context_of_the_handler() -> None:
+def test_handler_context_has_senders_state_and_baggage() -> None:
     spans, seen = Spans(), list[Any]()
     sent = {"tracestate": "vendor=1", "baggage": "user=ann,plan=pro"}
     claim = a_claim(parent_span_id=PARENT, trace_context=sent)
@@ -162,7 +162,7 @@ def test_state_and_baggage_of_the_sender_are_in_the_context_of_the_handler() -> 
     assert dict(baggage.get_all()) == {}
 
 
-def test_a_second_run_of_a_call_has_a_span_of_its_own_in_the_same_trace() -> None:
+def test_rerun_has_own_span_in_same_trace() -> None:
     spans = Spans()
 
     spans.carry_out(a_claim())
@@ -173,7 +173,7 @@ def test_a_second_run_of_a_call_has_a_span_of_its_own_in_the_same_trace() -> Non
     assert second[1] != first[1]
 
 
-def test_ids_that_are_none_are_left_to_the_sdk() -> None:
+def test_ids_that_are_none_are_left_to_sdk() -> None:
     spans = Spans()
 
     spans.carry_out(a_claim(trace_id="my trace"))
@@ -182,7 +182,7 @@ def test_ids_that_are_none_are_left_to_the_sdk() -> None:
 
 
 @pytest.mark.parametrize("parent", [{}, {"parent_span_id": PARENT}], ids=len)
-def test_a_sampler_that_goes_by_the_trace_decides_for_all_calls_of_it(parent: dict[str, Any]) -> None:
+def test_trace_based_sampler_decides_for_whole_trace(parent: dict[str, Any]) -> None:
     spans = Spans(ParentBased(TraceIdRatioBased(0.5)))
 
     for trace_id in ("0" * 31 + "1", "f" * 32):
@@ -191,7 +191,7 @@ def test_a_sampler_that_goes_by_the_trace_decides_for_all_calls_of_it(parent: di
     assert [ids(span)[0] for span in spans.finished()] == ["0" * 31 + "1"]
 
 
-def test_a_handler_is_in_its_span_on_the_event_loop_too_and_nothing_else_is() -> None:
+def test_only_handler_is_in_span_on_loop() -> None:
     spans, loop, claim = Spans(), EventLoopThread(), a_claim()
     loop.start()
     seen = []

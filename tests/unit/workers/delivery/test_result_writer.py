@@ -125,13 +125,13 @@ def desk(redis: Redis) -> Desk:
     return Desk(redis)
 
 
-def test_a_run_that_ends_well_lets_go_of_all_that_it_holds(desk: Desk) -> None:
+def test_successful_run_releases_everything_it_holds(desk: Desk) -> None:
     result = desk.finish(faults=0)
     assert result is not None
     assert (result.status, desk.held, desk.result_writer.awaits_confirmation) == ("ok", set(), False)
 
 
-def test_a_fault_of_ours_where_a_run_ends_is_its_result(desk: Desk) -> None:
+def test_internal_fault_at_run_end_becomes_result(desk: Desk) -> None:
     result = desk.finish(faults=1)
     assert result is not None
     assert result.error is not None
@@ -139,20 +139,20 @@ def test_a_fault_of_ours_where_a_run_ends_is_its_result(desk: Desk) -> None:
     assert (desk.held, desk.result_writer.awaits_confirmation) == (set(), False)
 
 
-def test_run_whose_claim_was_lost_is_not_the_end_of_its_call(desk: Desk) -> None:
+def test_run_with_lost_claim_leaves_call_open(desk: Desk) -> None:
     desk.finish(faults=0)
     assert not desk.was_lost
     desk.result_writer.finish(desk.new_job(), desk.claim.run.ok("again", None))
     assert desk.was_lost
 
 
-def test_a_call_whose_end_cannot_be_stored_is_left_to_a_sweep(desk: Desk) -> None:
+def test_unstorable_call_end_is_left_to_sweep(desk: Desk) -> None:
     assert desk.finish(faults=2) is None
     assert desk.was_lost
     assert (desk.held, desk.result_writer.awaits_confirmation) == (set(), False)
 
 
-def test_a_call_whose_record_cannot_take_the_result_is_let_go(redis: Redis, desk: Desk) -> None:
+def test_call_whose_record_rejects_result_is_released(redis: Redis, desk: Desk) -> None:
     redis.set(desk.ledger.keys.call(desk.claim.run.id), "of another program")
     with capture_logs() as logs:
         assert desk.result_writer.finish(desk.job, desk.claim.run.ok("done", None))
@@ -162,13 +162,13 @@ def test_a_call_whose_record_cannot_take_the_result_is_let_go(redis: Redis, desk
 
 
 @pytest.mark.parametrize("is_limited", [True, False])
-def test_the_end_of_a_run_that_others_wait_for_is_confirmed_at_once(desk: Desk, is_limited: bool) -> None:
+def test_awaited_run_end_is_confirmed_at_once(desk: Desk, is_limited: bool) -> None:
     desk.is_limited = is_limited
     desk.finish(faults=0)
     assert desk.urgency == [is_limited]
 
 
-def test_a_run_that_was_answered_for_has_that_result(desk: Desk) -> None:
+def test_run_that_was_answered_for_has_that_result(desk: Desk) -> None:
     in_its_place, late = (desk.claim.run.ok(text, None) for text in ("in its place", "late"))
     assert [desk.result_writer.answer(desk.job, in_its_place) for _ in range(2)] == [True, False]
     assert not desk.result_writer.finish(desk.job, late)
@@ -177,7 +177,7 @@ def test_a_run_that_was_answered_for_has_that_result(desk: Desk) -> None:
     assert result.output == "in its place"
 
 
-def test_a_run_that_has_ended_is_not_answered_for(desk: Desk) -> None:
+def test_run_that_has_ended_is_not_answered_for(desk: Desk) -> None:
     desk.finish(faults=0)
     assert not desk.result_writer.answer(desk.job, desk.claim.run.ok("in its place", None))
     result = desk.ledger.result(desk.claim.run.id)
@@ -186,9 +186,7 @@ def test_a_run_that_has_ended_is_not_answered_for(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("has_begun", "status"), [(True, "done"), (False, "queued")])
-def test_a_marked_run_is_given_back_at_the_end_only_before_its_handler_begins(
-    redis: Redis, has_begun: bool, status: str
-) -> None:
+def test_marked_run_is_returned_only_before_handler(redis: Redis, has_begun: bool, status: str) -> None:
     desk = Desk(redis)
     desk.result_writer.unstarted.add(desk.claim.token)
     desk.ledger.start([desk.claim.id_and_token]).run(redis)  # too few replicas have confirmed it
@@ -203,7 +201,7 @@ def test_a_marked_run_is_given_back_at_the_end_only_before_its_handler_begins(
     assert not desk.result_writer.take_unstarted(desk.claim)
 
 
-def test_the_lines_of_a_run_that_is_abandoned_are_kept_with_its_call(redis: Redis) -> None:
+def test_lines_of_abandoned_run_stay_with_call(redis: Redis) -> None:
     desk = Desk(redis)
     desk.ledger.start([desk.claim.id_and_token]).run(redis)
     desk.claim.run.lines.add("a line")

@@ -24,7 +24,7 @@ def a_retry(**fields: object) -> Retry:
         (400, 3, 400),
     ],
 )
-def test_pauses_double_up_to_a_limit(backoff: float, retries: int, seconds: float) -> None:
+def test_pauses_double_up_to_limit(backoff: float, retries: int, seconds: float) -> None:
     assert pause_seconds(a_retry(backoffSeconds=backoff), retries) == seconds
 
 
@@ -45,5 +45,5 @@ def test_pauses_double_up_to_a_limit(backoff: float, retries: int, seconds: floa
         ([], "E_TOOL_OUTCOME_UNKNOWN", False),
     ],
 )
-def test_only_what_another_run_may_mend_is_tried_again(codes: list[str], code: str, is_again: bool) -> None:
+def test_only_errors_fixable_by_rerun_are_retried(codes: list[str], code: str, is_again: bool) -> None:
     assert is_retried(a_retry(codes=codes), code) is is_again

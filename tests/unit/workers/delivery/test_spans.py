@@ -49,25 +49,25 @@ def test_without_being_asked_nothing_is_imported() -> None:
     assert "opentelemetry.sdk.trace" not in modules  # redis imports others, if they are there
 
 
-def test_an_exporter_in_the_environment_asks_for_spans() -> None:
+def test_exporter_in_environment_asks_for_spans() -> None:
     spans, modules, _ = spans_with(OTEL_TRACES_EXPORTER="console")
 
     assert spans == "OtelSpans"
     assert "opentelemetry.sdk.trace" in modules
 
 
-def test_metrics_are_exported_if_they_are_asked_for_by_name() -> None:
+def test_metrics_are_exported_if_requested_by_name() -> None:
     _, modules, log = spans_with(OTEL_METRICS_EXPORTER="console", OTEL_METRIC_EXPORT_INTERVAL="3600000")
     assert "opentelemetry.sdk.metrics" in modules
     assert "installed" not in log
     assert "no such exporter" in spans_with(OTEL_METRICS_EXPORTER="no-such")[2]
 
 
-def test_what_the_program_has_set_up_before_is_used() -> None:
+def test_tracing_set_up_by_program_is_used() -> None:
     assert spans_with(extra="own")[0] == "OtelSpans"
 
 
-def test_without_the_extra_the_worker_says_so_and_runs() -> None:
+def test_without_extra_worker_says_so_and_runs() -> None:
     spans, _, log = spans_with(OTEL_TRACES_EXPORTER="console", extra="without")
 
     assert spans == "NoSpans"
@@ -75,7 +75,7 @@ def test_without_the_extra_the_worker_says_so_and_runs() -> None:
 
 
 @pytest.mark.parametrize("exporter", ["no-such", "console,no-such"])
-def test_an_exporter_that_is_not_installed_is_said_to_be_missing(exporter: str) -> None:
+def test_exporter_not_installed_is_reported_missing(exporter: str) -> None:
     spans, _, log = spans_with(OTEL_TRACES_EXPORTER=exporter)
 
     assert spans == ("OtelSpans" if "console" in exporter else "NoSpans")

@@ -20,7 +20,7 @@ def events() -> Iterator[EventListeners]:
     event_loop.stop()
 
 
-def test_listeners_of_the_agent_are_told_until_they_want_no_more(events: EventListeners) -> None:
+def test_agents_listeners_hear_events_until_they_unsubscribe(events: EventListeners) -> None:
     heard: list[Any] = []
     end = events.on("coder", "news", heard.append, extension="ext")
     events.on("planner", "news", lambda event: heard.append("planner"), extension="ext")
@@ -34,7 +34,7 @@ def test_listeners_of_the_agent_are_told_until_they_want_no_more(events: EventLi
     assert not events.has("coder", "news")
 
 
-def test_each_listener_has_a_dict_of_its_own(events: EventListeners) -> None:
+def test_each_listener_has_its_own_dict(events: EventListeners) -> None:
     heard: list[Any] = []
     events.on("coder", "news", lambda event: event.clear(), extension="ext")
     events.on("coder", "news", heard.append, extension="ext")
@@ -45,7 +45,7 @@ def test_each_listener_has_a_dict_of_its_own(events: EventListeners) -> None:
     assert (heard, event) == ([{"n": 1}], {"n": 1})
 
 
-def test_an_async_listener_is_not_waited_for(events: EventListeners) -> None:
+def test_async_listener_is_not_waited_for(events: EventListeners) -> None:
     go_on, ended = threading.Event(), threading.Event()
 
     async def listener(event: Any) -> None:
@@ -61,7 +61,7 @@ def test_an_async_listener_is_not_waited_for(events: EventListeners) -> None:
     assert ended.is_set()
 
 
-def test_what_a_listener_raises_is_logged_and_the_others_are_told(events: EventListeners) -> None:
+def test_listener_error_is_logged_and_others_continue(events: EventListeners) -> None:
     heard: list[Any] = []
 
     def broken(event: Any) -> None:
@@ -84,7 +84,7 @@ def test_what_a_listener_raises_is_logged_and_the_others_are_told(events: EventL
     }
 
 
-def test_a_stop_waits_for_those_who_listen_but_not_for_ever(events: EventListeners) -> None:
+def test_stop_waits_for_listeners_within_limit(events: EventListeners) -> None:
     said: list[str] = []
 
     async def quick(event: Any) -> None:
@@ -101,7 +101,7 @@ def test_a_stop_waits_for_those_who_listen_but_not_for_ever(events: EventListene
     assert said == ["quick"]
 
 
-def test_a_plain_listener_that_hangs_at_a_stop_delays_no_other_extension(events: EventListeners) -> None:
+def test_hanging_plain_listener_delays_no_other_extensions_stop(events: EventListeners) -> None:
     said: list[str] = []
     told = threading.Event()
 
@@ -121,7 +121,7 @@ def test_a_plain_listener_that_hangs_at_a_stop_delays_no_other_extension(events:
     assert said == ["stopping", "unloading", "hung until told: True"]
 
 
-def test_plain_listeners_are_told_beside_the_event_loop_in_order(events: EventListeners) -> None:
+def test_plain_listeners_run_ordered_beside_event_loop(events: EventListeners) -> None:
     def listener(event: Any) -> None:
         heard.append((event["n"], is_on_loop()))
         if event["n"] == 2:
@@ -141,7 +141,7 @@ def test_plain_listeners_are_told_beside_the_event_loop_in_order(events: EventLi
     assert heard == [(0, False), (1, False), (2, False)]
 
 
-def test_who_wants_to_hear_of_it_once_is_told_once_even_if_two_emit_at_once(events: EventListeners) -> None:
+def test_concurrent_emits_tell_once_listener_only_once(events: EventListeners) -> None:
     heard: list[Any] = []
     both = threading.Barrier(2)
 
@@ -160,7 +160,7 @@ def test_who_wants_to_hear_of_it_once_is_told_once_even_if_two_emit_at_once(even
     assert heard == [{"n": 1}] * 50
 
 
-def test_a_listener_that_is_taken_off_hears_no_more_and_others_go_on(events: EventListeners) -> None:
+def test_removed_listener_hears_nothing_and_others_continue(events: EventListeners) -> None:
     heard: list[Any] = []
     others: list[Any] = []
     events.on("coder", "news", heard.append, extension="ext")
@@ -174,7 +174,7 @@ def test_a_listener_that_is_taken_off_hears_no_more_and_others_go_on(events: Eve
     assert (heard, others) == ([], [{"n": 1}])
 
 
-def test_the_version_grows_with_every_change(events: EventListeners) -> None:
+def test_version_grows_with_every_change(events: EventListeners) -> None:
     versions = [events.version]
     end = events.on("coder", "news", print, extension="ext")
     versions.append(events.version)

@@ -91,9 +91,7 @@ def process(
     return Process(load_bundle(write(tmp_path, files)), event_loop, seconds)
 
 
-def test_extensions_register_in_declared_order_each_for_its_agent(
-    tmp_path: Path, event_loop: EventLoopThread
-) -> None:
+def test_extensions_register_in_declared_order_per_agent(tmp_path: Path, event_loop: EventLoopThread) -> None:
     worker = process(tmp_path, event_loop)
 
     worker.loader.load("coder")
@@ -108,7 +106,7 @@ def test_extensions_register_in_declared_order_each_for_its_agent(
     assert worker.registry.items("coder")[0].description == "hello"
 
 
-def test_an_agents_extensions_register_once(tmp_path: Path, event_loop: EventLoopThread) -> None:
+def test_agents_extensions_register_once(tmp_path: Path, event_loop: EventLoopThread) -> None:
     worker = process(tmp_path, event_loop)
 
     worker.loader.load("coder")
@@ -134,7 +132,7 @@ def test_an_agents_extensions_register_once(tmp_path: Path, event_loop: EventLoo
         ("def register(api):\n    raise StopIteration\n", ExtensionInitError, "raised StopIteration"),
     ],
 )
-def test_one_that_fails_is_named_and_nothing_is_left_of_any(
+def test_failed_extension_is_named_and_all_undone(
     tmp_path: Path, event_loop: EventLoopThread, second: str, error: type[ConfigError], said: str
 ) -> None:
     worker = process(tmp_path, event_loop, second)
@@ -158,12 +156,12 @@ def test_one_that_fails_is_named_and_nothing_is_left_of_any(
         "import asyncio\nasync def register(api):\n    await asyncio.sleep(60)\n",
     ],
 )
-def test_one_that_hangs_is_given_up(tmp_path: Path, event_loop: EventLoopThread, second: str) -> None:
+def test_hanging_extension_is_given_up(tmp_path: Path, event_loop: EventLoopThread, second: str) -> None:
     with pytest.raises(ExtensionInitError, match=r"register did not end within 1\.5 s"):
         process(tmp_path, event_loop, second, seconds=1.5).loader.load("coder")
 
 
-def test_a_file_that_hangs_is_given_up(tmp_path: Path, event_loop: EventLoopThread) -> None:
+def test_file_that_hangs_is_given_up(tmp_path: Path, event_loop: EventLoopThread) -> None:
     second = "import threading\nthreading.Event().wait(60)\n"
     with pytest.raises(ExtensionLoadError, match=r"does not end within 1\.5 s"):
         process(tmp_path, event_loop, second, seconds=1.5).loader.load("coder")
@@ -210,7 +208,7 @@ REGISTRATIONS: list[Any] = [
 
 
 @pytest.mark.parametrize(("line", "said"), REGISTRATIONS, ids=[line for line, _ in REGISTRATIONS])
-def test_a_wrong_registration_is_told_with_its_line(
+def test_wrong_registration_is_reported_with_its_line(
     tmp_path: Path, event_loop: EventLoopThread, line: str, said: str
 ) -> None:
     worker = process(tmp_path, event_loop, f"def register(api):\n    {line}\n")

@@ -19,7 +19,7 @@ async def third(ctx: Any) -> Any:
     return await ctx.next()
 
 
-def test_a_lower_priority_is_further_out_and_equal_ones_stand_in_the_order_of_registration() -> None:
+def test_lower_priority_is_outer_then_registration_order_counts() -> None:
     pipelines = AgentPipelines()
     for middleware, priority in ((first, 10), (second, 5), (third, 10)):
         pipelines.register("coder", "toolCall", middleware, extension="ext", priority=priority)
@@ -38,17 +38,17 @@ def test_points_and_agents_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("point", ["toolcall", "toolCall.pre", ""])
-def test_an_unknown_point_is_refused_with_those_there_are(point: Any) -> None:
+def test_unknown_point_is_refused_with_those_there_are(point: Any) -> None:
     with pytest.raises(ValueError, match="turn, step, toolCall"):
         AgentPipelines().register("coder", point, first, extension="ext")
 
 
 @pytest.mark.parametrize("priority", ["10", 1.5, None, True])
-def test_a_priority_is_a_whole_number(priority: Any) -> None:
+def test_priority_is_whole_number(priority: Any) -> None:
     with pytest.raises(TypeError, match="priority"):
         AgentPipelines().register("coder", "toolCall", first, extension="ext", priority=priority)
 
 
-def test_a_middleware_is_a_function() -> None:
+def test_middleware_is_function() -> None:
     with pytest.raises(TypeError, match="not str"):
         AgentPipelines().register("coder", "toolCall", "first", extension="ext")  # type: ignore[arg-type]

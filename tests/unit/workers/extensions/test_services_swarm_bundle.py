@@ -55,7 +55,7 @@ def service(bundle: Bundle) -> SwarmBundleService:
     return SwarmBundleService(lambda call: bundle, lambda: CALL)
 
 
-def test_requests_come_as_arguments_or_as_one_object_in_either_spelling(
+def test_request_is_arguments_or_object_in_either_spelling(
     service: SwarmBundleService, bundle: Bundle
 ) -> None:
     api: SwarmBundleApi = service
@@ -76,7 +76,7 @@ def test_requests_come_as_arguments_or_as_one_object_in_either_spelling(
     assert [asked[2] for asked in bundle.asked[5:]] == ["done", "done", None]
 
 
-def test_async_code_awaits_the_answer(service: SwarmBundleService) -> None:
+def test_async_code_awaits_answer(service: SwarmBundleService) -> None:
     async def ask() -> Any:
         return await service.get_active_ref(), await service.open_changeset()
 
@@ -86,18 +86,18 @@ def test_async_code_awaits_the_answer(service: SwarmBundleService) -> None:
 @pytest.mark.parametrize(
     "request_object", [{"changesetID": "cs-1"}, {"changesetId": 7}, {"message": "no id"}, None]
 )
-def test_a_commit_without_an_id_is_refused(service: SwarmBundleService, request_object: Any) -> None:
+def test_commit_without_id_is_refused(service: SwarmBundleService, request_object: Any) -> None:
     with pytest.raises(TypeError):
         V1SwarmBundle(service).commit_changeset(request_object)
 
 
-def test_where_nothing_can_be_changed_the_error_says_what_is_missing() -> None:
+def test_unchangeable_bundle_error_says_what_is_missing() -> None:
     with pytest.raises(ChangesetError, match=r"The bundle cannot be changed here\.") as raised:
         SwarmBundleService(no_swarm_bundle, lambda: CALL).open_changeset()
     assert "git repository" in (raised.value.suggestion or "")
 
 
-def test_an_extension_changes_the_bundle_for_the_call_that_is_running(bundle: Bundle) -> None:
+def test_extension_changes_bundle_for_call_that_is_running(bundle: Bundle) -> None:
     seen: list[ToolCall] = []
 
     def bundle_for(call: ToolCall) -> SwarmBundleApi:
@@ -115,7 +115,7 @@ def test_an_extension_changes_the_bundle_for_the_call_that_is_running(bundle: Bu
     assert seen == [CALL]
 
 
-def test_extensions_of_both_versions_are_given_it(bundle: Bundle, tmp_path: Path) -> None:
+def test_extensions_of_both_versions_get_swarm_bundle(bundle: Bundle, tmp_path: Path) -> None:
     loaded = load_bundle(V1_PROFILE_BUNDLE)
     event_loop = EventLoopThread()
     event_loop.start()

@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[StateStore]:
         yield RedisState(redis, Settings.load())
 
 
-def test_what_was_set_is_kept_until_it_is_forgotten(store: StateStore) -> None:
+def test_state_value_is_kept_until_forgotten(store: StateStore) -> None:
     state = ExtensionState(store, "coder", "ext")
     value = {"list": [1, None, "é"]}
 
@@ -53,7 +53,7 @@ def test_agents_extensions_and_instances_do_not_mix(
     assert ExtensionState(store, agent, extension).get("key", instance_key=instance) is None
 
 
-def test_the_running_instance_is_meant_unless_one_is_named(store: StateStore) -> None:
+def test_extension_state_defaults_to_running_instance(store: StateStore) -> None:
     state = ExtensionState(store, "coder", "ext")
     token = running.set(job_of(call_of("coder")))
     try:
@@ -64,7 +64,7 @@ def test_the_running_instance_is_meant_unless_one_is_named(store: StateStore) ->
 
 
 @pytest.mark.parametrize("current", [None, call_of("planner")])
-def test_without_an_instance_that_is_said(store: StateStore, current: ToolCall | None) -> None:
+def test_extension_state_without_instance_is_error(store: StateStore, current: ToolCall | None) -> None:
     token = running.set(None if current is None else job_of(current))
     try:
         with pytest.raises(RuntimeError, match="name the instance_key"):
@@ -90,12 +90,12 @@ def test_only_json_is_kept(store: StateStore, value: Any) -> None:
         ExtensionState(store, "coder", "ext").set("key", value, instance_key="i")
 
 
-def test_a_value_too_large_is_refused(store: StateStore) -> None:
+def test_value_too_large_is_refused(store: StateStore) -> None:
     with pytest.raises(ValueError, match="is the most"):
         ExtensionState(store, "coder", "ext").set("key", "x" * 1_048_576, instance_key="i")
 
 
-def test_every_use_renews_the_time_that_it_is_kept() -> None:
+def test_every_use_renews_time_that_it_is_kept() -> None:
     with fakeredis.FakeRedis() as redis:
         state = ExtensionState(RedisState(redis, Settings.load()), "coder", "ext")
         state.set("key", 1, instance_key="i")
@@ -107,7 +107,7 @@ def test_every_use_renews_the_time_that_it_is_kept() -> None:
         assert redis.ttl(name) > TTL_SECONDS - 60
 
 
-def test_without_redis_that_is_said() -> None:
+def test_extension_state_without_redis_is_error() -> None:
     server = fakeredis.FakeServer()
     server.connected = False
     with fakeredis.FakeRedis(server=server) as redis, pytest.raises(BrokerUnreachableError):

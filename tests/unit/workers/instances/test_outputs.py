@@ -49,7 +49,7 @@ def names(directory: Path) -> set[str]:
     return {file.name for file in directory.iterdir()}
 
 
-def test_an_output_is_in_a_private_file_of_the_workdir_and_begins_in_the_result(tmp_path: Path) -> None:
+def test_output_is_private_workdir_file_with_preview(tmp_path: Path) -> None:
     stored = store(outputs(tmp_path))
     file = workdir(tmp_path) / stored.path
     assert file.read_bytes() == DATA
@@ -60,7 +60,7 @@ def test_an_output_is_in_a_private_file_of_the_workdir_and_begins_in_the_result(
     assert 2000 < len(stored.preview.encode()) <= 2048
 
 
-def test_from_the_event_loop_it_is_written_just_so(tmp_path: Path) -> None:
+def test_output_stored_on_event_loop_is_written_too(tmp_path: Path) -> None:
     async def stored_on_loop() -> StoredOutput:
         take_default_threads_away()
         return await outputs(tmp_path).store(run(), DATA)
@@ -69,7 +69,7 @@ def test_from_the_event_loop_it_is_written_just_so(tmp_path: Path) -> None:
     assert (workdir(tmp_path) / stored.path).read_bytes() == DATA
 
 
-def test_each_run_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_run_has_its_own_file(tmp_path: Path) -> None:
     first, second = store(outputs(tmp_path)), store(outputs(tmp_path))
     assert first.path != second.path
 
@@ -82,7 +82,7 @@ def test_no_id_leads_elsewhere(tmp_path: Path, call_id: str) -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_link_in_the_place_of_the_folder_is_an_error(tmp_path: Path, inside: bool) -> None:
+def test_link_in_place_of_folder_is_error(tmp_path: Path, inside: bool) -> None:
     elsewhere = (workdir(tmp_path) if inside else tmp_path) / "elsewhere"
     elsewhere.mkdir()
     folder(tmp_path).symlink_to(elsewhere)
@@ -91,13 +91,13 @@ def test_a_link_in_the_place_of_the_folder_is_an_error(tmp_path: Path, inside: b
     assert names(elsewhere) == set()
 
 
-def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+def test_file_in_place_of_folder_is_error(tmp_path: Path) -> None:
     folder(tmp_path).write_text("mine", encoding="ascii")
     with pytest.raises(OutputNotStoredError, match="could not be written"):
         store(outputs(tmp_path))
 
 
-def test_a_disk_that_takes_no_more_is_said_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
@@ -108,7 +108,7 @@ def test_a_disk_that_takes_no_more_is_said_and_nothing_is_left_behind(tmp_path: 
     assert names(folder(tmp_path)) == set()
 
 
-def test_old_files_of_ours_go_when_another_is_written(tmp_path: Path) -> None:
+def test_writing_output_removes_own_old_files(tmp_path: Path) -> None:
     old, young = store(outputs(tmp_path)), store(outputs(tmp_path))
     strange = folder(tmp_path) / "notes.txt"
     leftover = folder(tmp_path) / ".0123456789abcdef.tmp"
@@ -121,7 +121,7 @@ def test_old_files_of_ours_go_when_another_is_written(tmp_path: Path) -> None:
     assert names(folder(tmp_path)) == {*kept, "notes.txt"}
 
 
-def test_an_output_is_read_in_parts(tmp_path: Path) -> None:
+def test_output_is_read_in_parts(tmp_path: Path) -> None:
     path = store(outputs(tmp_path)).path
     parts = [
         read_part(workdir(tmp_path), path, offset=at, limit=99_999)[0] for at in range(0, len(DATA), 99_999)
@@ -152,7 +152,7 @@ def test_only_outputs_can_be_read(tmp_path: Path, path: str) -> None:
         read_part(workdir(tmp_path), path, offset=0, limit=10)
 
 
-def test_a_link_in_the_place_of_an_output_is_not_followed(tmp_path: Path) -> None:
+def test_link_in_place_of_output_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret", encoding="ascii")
     file = workdir(tmp_path) / store(outputs(tmp_path)).path
     file.unlink()
@@ -161,7 +161,7 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(tmp_path: Path) -> Non
         read_part(workdir(tmp_path), f".outputs/{file.name}", offset=0, limit=10)
 
 
-def test_a_link_in_the_place_of_the_workdir_is_not_followed(tmp_path: Path) -> None:
+def test_link_in_place_of_workdir_is_not_followed(tmp_path: Path) -> None:
     path = store(outputs(tmp_path)).path
     place = workdir(tmp_path)
     place.rename(tmp_path / "elsewhere")
@@ -170,7 +170,7 @@ def test_a_link_in_the_place_of_the_workdir_is_not_followed(tmp_path: Path) -> N
         read_part(place, path, offset=0, limit=10)
 
 
-def test_an_output_that_is_gone_and_an_offset_past_the_end_are_said(tmp_path: Path) -> None:
+def test_missing_output_or_excessive_offset_is_reported(tmp_path: Path) -> None:
     path = store(outputs(tmp_path)).path
     with pytest.raises(ToolInputValidationError, match="past the end"):
         read_part(workdir(tmp_path), path, offset=len(DATA) + 1, limit=1)

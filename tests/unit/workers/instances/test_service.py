@@ -57,7 +57,7 @@ def spawner(workdirs: Workdirs) -> Spawner:
 
 
 @pytest.mark.requirement("runtime.spawn", "runtime.spawn.result", "runtime.spawn.reuse")
-def test_spawn_prepares_an_instance_and_takes_it_the_second_time(
+def test_spawn_prepares_instance_and_takes_it_second_time(
     spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     answers = [spawning.spawn(spawner, "coder", instance_key="k", cwd="part").to_wire() for _ in range(2)]
@@ -66,7 +66,7 @@ def test_spawn_prepares_an_instance_and_takes_it_the_second_time(
     assert answers == [{**expected, "spawned": True}, {**expected, "spawned": False}]
 
 
-def test_without_a_key_the_instance_has_the_askers_own(spawning: InstanceService, spawner: Spawner) -> None:
+def test_without_key_instance_has_askers_own(spawning: InstanceService, spawner: Spawner) -> None:
     assert spawning.spawn(spawner, "coder").to_wire() == {
         "target": "coder",
         "instanceKey": "issue-42",
@@ -76,7 +76,7 @@ def test_without_a_key_the_instance_has_the_askers_own(spawning: InstanceService
 
 @pytest.mark.requirement("runtime.spawn.defined-target", "runtime.spawn.definition-unchanged")
 @pytest.mark.parametrize("target", ["codr", "", "Coder", "x" * 10_000, "tool/coder"])
-def test_only_agents_of_the_swarm_can_be_spawned_and_none_is_made(
+def test_spawning_undefined_agent_fails_and_makes_nothing(
     spawning: InstanceService, spawner: Spawner, table: Instances, target: str
 ) -> None:
     asker = Asker(spawner.agent, spawner.instance_key, random_id)
@@ -89,15 +89,13 @@ def test_only_agents_of_the_swarm_can_be_spawned_and_none_is_made(
 
 
 @pytest.mark.parametrize("key", ["", 7, ["k"], "\ud800", "x" * 1025])
-def test_a_key_that_can_be_none_is_refused(spawning: InstanceService, spawner: Spawner, key: Any) -> None:
+def test_key_that_can_be_none_is_refused(spawning: InstanceService, spawner: Spawner, key: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="instanceKey"):
         spawning.spawn(spawner, "coder", instance_key=key)
 
 
 @pytest.mark.parametrize("cwd", ["", 7, ["."], "\ud800", "a\0b"])
-def test_a_directory_that_can_be_none_is_refused(
-    spawning: InstanceService, spawner: Spawner, cwd: Any
-) -> None:
+def test_directory_that_can_be_none_is_refused(spawning: InstanceService, spawner: Spawner, cwd: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="cwd"):
         spawning.spawn(spawner, "coder", cwd=cwd)
 
@@ -109,21 +107,21 @@ def test_odd_keys_are_kept(spawning: InstanceService, spawner: Spawner, key: str
 
 
 @pytest.mark.parametrize("cwd", [".", "part", "../../other/workspace", "../workspace/./part/.."])
-def test_a_directory_inside_may_be_reached_from_the_askers_own(
+def test_directory_inside_may_be_reached_from_askers_own(
     free_spawning: InstanceService, spawner: Spawner, workdirs: Workdirs, cwd: str
 ) -> None:
     place = free_spawning.spawn(spawner, "coder", instance_key="k", cwd=cwd).cwd
     assert place == str((spawner.workdir / cwd).resolve())
 
 
-def test_an_absolute_directory_inside_will_do(
+def test_absolute_directory_inside_will_do(
     free_spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     place = workdirs.instances / "shared"
     assert free_spawning.spawn(spawner, "coder", instance_key="k", cwd=str(place)).cwd == str(place)
 
 
-def test_a_link_that_stays_in_is_followed(
+def test_link_that_stays_in_is_followed(
     free_spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     (spawner.workdir / "link").symlink_to(workdirs.open("other"))
@@ -135,7 +133,7 @@ def test_a_link_that_stays_in_is_followed(
 @pytest.mark.parametrize(
     "cwd", ["/", "/etc", "../..", "../../..", "../../../../../..", "link", "link/part", "../../.retired-x"]
 )
-def test_a_directory_outside_is_refused(
+def test_directory_outside_is_refused(
     free_spawning: InstanceService, spawner: Spawner, table: Instances, tmp_path: Path, cwd: str
 ) -> None:
     (spawner.workdir / "link").symlink_to(tmp_path)
@@ -145,7 +143,7 @@ def test_a_directory_outside_is_refused(
 
 
 @pytest.mark.parametrize("cwd", [".", "part", "../workspace/./part/..", "../../issue-42/workspace/new"])
-def test_an_instance_may_be_spawned_below_the_spawners_own_workdir(
+def test_instance_may_be_spawned_below_spawners_own_workdir(
     spawning: InstanceService, spawner: Spawner, cwd: str
 ) -> None:
     place = spawning.spawn(spawner, "coder", instance_key="k", cwd=cwd).cwd
@@ -155,7 +153,7 @@ def test_an_instance_may_be_spawned_below_the_spawners_own_workdir(
 @pytest.mark.parametrize(
     "cwd", ["..", "../..", "../../other", "../../other/workspace", "../agents", "link", "/etc"]
 )
-def test_another_instance_is_out_of_reach_of_a_spawner_without_a_policy(
+def test_spawner_without_policy_cannot_reach_other_instance(
     spawning: InstanceService, spawner: Spawner, workdirs: Workdirs, table: Instances, cwd: str
 ) -> None:
     (spawner.workdir / "link").symlink_to(workdirs.open("other"))
@@ -164,7 +162,7 @@ def test_another_instance_is_out_of_reach_of_a_spawner_without_a_policy(
     assert list(table.records()) == []
 
 
-def test_a_spawned_directory_that_becomes_a_link_is_refused_even_inside(
+def test_spawned_directory_turned_link_is_refused_even_inside(
     spawning: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     spawning.spawn(spawner, "coder", instance_key="k", cwd="part/deep")
@@ -179,7 +177,7 @@ def test_a_spawned_directory_that_becomes_a_link_is_refused_even_inside(
 
 
 @pytest.mark.requirement("runtime.list", "runtime.list.result", "runtime.list.include-all")
-def test_list_has_what_the_asker_has_spawned_or_all(
+def test_list_has_instances_spawned_by_caller_or_all(
     spawning: InstanceService, spawner: Spawner, table: Instances, workdirs: Workdirs
 ) -> None:
     spawning.spawn(spawner, "coder", instance_key="mine", cwd="part")
@@ -205,7 +203,7 @@ def test_list_has_what_the_asker_has_spawned_or_all(
 
 
 @pytest.mark.requirement("runtime.list.include-all")
-def test_list_leaves_out_agents_of_another_swarm_in_the_workspace(
+def test_list_omits_other_swarms_agents_in_workspace(
     spawning: InstanceService, spawner: Spawner, table: Instances
 ) -> None:
     for agent in ("coder", "painter"):
@@ -221,7 +219,7 @@ def test_list_leaves_out_agents_of_another_swarm_in_the_workspace(
     assert [info.target for info in spawning.list(spawner).agents] == ["coder"]
 
 
-def test_an_instance_that_is_being_deleted_is_waited_for(
+def test_instance_that_is_being_deleted_is_waited_for(
     spawning: InstanceService, spawner: Spawner, table: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.hold([InstanceDirectory.of("shop", "k")], "0" * 32)
@@ -232,7 +230,7 @@ def test_an_instance_that_is_being_deleted_is_waited_for(
     assert spawning.spawn(spawner, "coder", instance_key="k").spawned
 
 
-def test_without_redis_that_is_said(spawner: Spawner, workdirs: Workdirs) -> None:
+def test_spawn_and_list_without_redis_are_errors(spawner: Spawner, workdirs: Workdirs) -> None:
     def away(*_: object, **__: object) -> None:
         raise RedisConnectionError("gone")
 

@@ -49,14 +49,14 @@ def collector(redis: Redis, keeper: FakeHousekeeping, **policy: Any) -> Collecto
     return Collector(ledger, cast("Housekeeping", keeper), workspace="shop", policy=lambda: rules)
 
 
-def test_without_a_limit_nothing_is_asked(redis: Redis) -> None:
+def test_without_limit_nothing_is_asked(redis: Redis) -> None:
     keeper = FakeHousekeeping()
     collector(redis, keeper).look("w", "root")
     assert redis.dbsize() == 0
     assert keeper.rounds == []
 
 
-def test_the_limit_of_the_active_revision_counts(redis: Redis, tmp_path: Path) -> None:
+def test_limit_of_active_revision_counts(redis: Redis, tmp_path: Path) -> None:
     def bundle(policy: str) -> Bundle:
         swarm = f"{{ entryAgent: Agent/a, agents: [Agent/a], policy: {policy} }}"
         text = (
@@ -75,7 +75,7 @@ def test_the_limit_of_the_active_revision_counts(redis: Redis, tmp_path: Path) -
     assert redis.exists(ledger.keys.collector("root"))
 
 
-def test_one_worker_at_a_time_looks_below_each_root(redis: Redis) -> None:
+def test_each_root_has_one_collector_at_a_time(redis: Redis) -> None:
     keeper = FakeHousekeeping()
     workers = [collector(redis, keeper, ttlSeconds=60, gcGraceSeconds=5) for _ in range(3)]
     for worker in workers:
@@ -88,7 +88,7 @@ def test_one_worker_at_a_time_looks_below_each_root(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("gone"), PermissionError("no")])
-def test_a_round_that_fails_is_left_to_the_next(redis: Redis, error: Exception) -> None:
+def test_round_that_fails_is_left_to_next(redis: Redis, error: Exception) -> None:
     keeper = FakeHousekeeping()
     keeper.error = error
     worker = collector(redis, keeper, ttlSeconds=60)

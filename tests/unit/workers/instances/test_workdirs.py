@@ -32,18 +32,18 @@ keys = st.text(max_size=300)
 
 
 @given(keys, keys)
-def test_two_keys_never_share_a_directory(one: str, other: str) -> None:
+def test_two_keys_never_share_directory(one: str, other: str) -> None:
     assert (encoded(one) == encoded(other)) == (one == other)
 
 
 @given(keys)
-def test_a_directory_name_is_one_plain_component(key: str) -> None:
+def test_directory_name_is_one_plain_component(key: str) -> None:
     name = encoded(key)
     assert 0 < len(name) <= 150
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_%ABCDEF")
 
 
-def test_keys_that_differ_in_case_differ_on_every_file_system() -> None:
+def test_case_distinct_keys_differ_on_every_filesystem() -> None:
     assert encoded("Issue").lower() != encoded("issue").lower()
 
 
@@ -51,7 +51,7 @@ def test_keys_that_differ_in_case_differ_on_every_file_system() -> None:
 @pytest.mark.parametrize(
     "key", ["issue-42", "a/b", "a-b", "..", "../../etc", "/etc", "", ".", "\0", "한글", "x" * 999]
 )
-def test_a_workdir_is_made_on_first_use_inside_the_state_root(tmp_path: Path, key: str) -> None:
+def test_first_use_makes_workdir_inside_state_root(tmp_path: Path, key: str) -> None:
     workdir = Workdirs(tmp_path, "shop").open(key)
     assert workdir.is_dir()
     assert workdir.resolve().is_relative_to(tmp_path.resolve() / "workspaces" / "shop" / "instances")
@@ -59,14 +59,14 @@ def test_a_workdir_is_made_on_first_use_inside_the_state_root(tmp_path: Path, ke
 
 
 @pytest.mark.requirement("context.workdir.of-the-instance")
-def test_an_instance_has_one_workdir_and_no_other_has_it(tmp_path: Path) -> None:
+def test_each_instance_has_exactly_one_own_workdir(tmp_path: Path) -> None:
     workdirs = Workdirs(tmp_path, "shop")
     assert workdirs.open("a") == workdirs.open("a")
     assert workdirs.open("a") != workdirs.open("b")
 
 
 @pytest.mark.parametrize("cwd", [None, "mine"])
-def test_every_directory_down_to_a_workdir_is_private(tmp_path: Path, cwd: str | None) -> None:
+def test_every_directory_down_to_workdir_is_private(tmp_path: Path, cwd: str | None) -> None:
     tmp_path.chmod(0o755)
     workdir = Workdirs(tmp_path, "shop").open("a", cwd)
 
@@ -76,7 +76,7 @@ def test_every_directory_down_to_a_workdir_is_private(tmp_path: Path, cwd: str |
 
 
 @pytest.mark.parametrize("part", ["", "workspace"])
-def test_a_link_in_the_place_of_a_workdir_is_refused(tmp_path: Path, part: str) -> None:
+def test_link_in_place_of_workdir_is_refused(tmp_path: Path, part: str) -> None:
     directory = tmp_path / "workspaces" / "shop" / "instances" / "a"
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "workspace").mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_a_link_in_the_place_of_a_workdir_is_refused(tmp_path: Path, part: str) 
         Workdirs(tmp_path, "shop").open("a")
 
 
-def test_a_state_root_keeps_its_id(tmp_path: Path) -> None:
+def test_state_root_keeps_its_id(tmp_path: Path) -> None:
     assert root_id(tmp_path / "root") == root_id(tmp_path / "root")
     assert root_id(tmp_path / "root") != root_id(tmp_path / "other")
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["root-id"]
@@ -130,7 +130,7 @@ def instances(root: Path) -> Path:
     return root / "workspaces" / "shop" / "instances"
 
 
-def test_an_instance_in_use_costs_one_question_now_and_then(
+def test_instance_in_use_is_looked_up_rarely(
     workdirs: InstanceWorkdirs, table: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions = []
@@ -141,14 +141,14 @@ def test_an_instance_in_use_costs_one_question_now_and_then(
     assert questions == [1, 1, 1, 2]
 
 
-def test_its_first_use_registers_it(workdirs: InstanceWorkdirs, table: Counting, tmp_path: Path) -> None:
+def test_first_use_registers_instance(workdirs: InstanceWorkdirs, table: Counting, tmp_path: Path) -> None:
     assert workdirs.open("coder", "a/b") == Workdirs(tmp_path, "shop").open("a/b")
     [record] = table.records()
     assert (record.key, record.workspace, record.agents) == ("a/b", "shop", ("coder",))
     assert record.parts[0].root_id == (tmp_path / "root-id").read_text(encoding="ascii")
 
 
-def test_without_a_table_it_works_in_its_own_directory(tmp_path: Path) -> None:
+def test_without_table_it_works_in_its_own_directory(tmp_path: Path) -> None:
     assert InstanceWorkdirs(Workdirs(tmp_path, "shop")).open("coder", "a") == Workdirs(tmp_path, "shop").open(
         "a"
     )
@@ -156,7 +156,7 @@ def test_without_a_table_it_works_in_its_own_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cwd", ["b/workspace", "b/workspace/deep/er", "new"])
-def test_one_that_was_spawned_elsewhere_works_there(
+def test_instance_spawned_elsewhere_works_there(
     workdirs: InstanceWorkdirs, table: Counting, tmp_path: Path, cwd: str
 ) -> None:
     spawn(table, cwd)
@@ -166,7 +166,7 @@ def test_one_that_was_spawned_elsewhere_works_there(
     assert workdirs.open("reviewer", "a") == Workdirs(tmp_path, "shop").open("a")
 
 
-def test_another_machine_finds_the_same_place_below_its_own_mount_point(
+def test_other_machine_finds_workdir_below_own_mount(
     workdirs: InstanceWorkdirs, table: Counting, tmp_path: Path
 ) -> None:
     spawn(table, "b/workspace")
@@ -177,7 +177,7 @@ def test_another_machine_finds_the_same_place_below_its_own_mount_point(
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_link_that_leads_outside_since_is_refused(
+def test_link_that_leads_outside_since_is_refused(
     workdirs: InstanceWorkdirs, table: Counting, tmp_path: Path, is_known: bool
 ) -> None:
     spawn(table, "b/workspace")
@@ -192,7 +192,7 @@ def test_a_link_that_leads_outside_since_is_refused(
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("gone"), ResponseError("LOADING")])
-def test_while_redis_is_away_the_last_answer_counts_however_old(
+def test_last_answer_counts_throughout_redis_outage(
     workdirs: InstanceWorkdirs, table: Counting, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     spawn(table, "b/workspace")
@@ -202,14 +202,14 @@ def test_while_redis_is_away_the_last_answer_counts_however_old(
     assert workdirs.open("coder", "a") == workdir
 
 
-def test_one_never_heard_of_waits_for_redis(workdirs: InstanceWorkdirs, table: Counting) -> None:
+def test_unknown_instance_waits_for_redis(workdirs: InstanceWorkdirs, table: Counting) -> None:
     table.error = RedisConnectionError("gone")
     with pytest.raises(ToolTimeoutError, match="Redis cannot be reached"):
         workdirs.open("coder", "a", SHORT)
     assert table.questions > 1
 
 
-def test_a_full_redis_is_asked_and_told_nothing(
+def test_instance_is_found_while_redis_is_full(
     workdirs: InstanceWorkdirs, table: Counting, tmp_path: Path
 ) -> None:
     spawn(table, "b/workspace")
@@ -217,13 +217,13 @@ def test_a_full_redis_is_asked_and_told_nothing(
     assert workdirs.open("coder", "a") == instances(tmp_path) / "b" / "workspace"
 
 
-def test_a_directory_that_is_missed_is_asked_for_at_once(workdirs: InstanceWorkdirs, table: Counting) -> None:
+def test_missing_directory_is_looked_up_at_once(workdirs: InstanceWorkdirs, table: Counting) -> None:
     workdirs.open("coder", "a").rmdir()
     assert workdirs.open("coder", "a").is_dir()
     assert table.questions == 2
 
 
-def test_the_event_loop_looks_at_a_directory_once_in_each_round(
+def test_event_loop_checks_directory_once_per_round(
     workdirs: InstanceWorkdirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
@@ -245,9 +245,7 @@ def test_the_event_loop_looks_at_a_directory_once_in_each_round(
     asyncio.run(test())
 
 
-def test_while_it_is_being_deleted_a_call_waits_no_longer_than_it_may(
-    workdirs: InstanceWorkdirs, table: Counting
-) -> None:
+def test_call_waits_within_limit_for_directory_deletion(workdirs: InstanceWorkdirs, table: Counting) -> None:
     table.hold([InstanceDirectory.of("shop", "a")], "0" * 32)
     with pytest.raises(ToolTimeoutError, match="being deleted"):
         workdirs.open("coder", "a", SHORT)
@@ -257,7 +255,7 @@ def test_while_it_is_being_deleted_a_call_waits_no_longer_than_it_may(
         workdirs.open("coder", "a", OpenWait(60, cancellation))
 
 
-def test_what_is_kept_in_mind_is_bounded(
+def test_number_of_remembered_instances_is_bounded(
     workdirs: InstanceWorkdirs, table: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workdirs_module, "MOST_KNOWN", 2)

@@ -123,9 +123,7 @@ BROKEN = "export function register(api) {\n\n  const = 1;\n}\n"
         ("\nthrow new Error('top');\n", "notes.ts:2: importing the file throws top"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_with_the_line(
-    extension: Callable[..., None], text: str, message: str
-) -> None:
+def test_unusable_file_is_named_with_line(extension: Callable[..., None], text: str, message: str) -> None:
     with pytest.raises(EntryError) as raised:
         extension(text, nothing)
 
@@ -142,7 +140,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_line(
         ("api.tools.register({name: 'a__b'}, () => 1); api.events.emit('bad');", "ValueError", "no bad"),
     ],
 )
-def test_what_register_throws_has_its_name_and_its_line(
+def test_error_from_register_has_name_and_line(
     extension: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     body: str,
@@ -161,13 +159,13 @@ def test_what_register_throws_has_its_name_and_its_line(
     assert raised.value.message.endswith("notes.ts:2)")
 
 
-def test_a_register_that_ends_its_process_is_an_error(extension: Callable[..., None]) -> None:
+def test_register_that_ends_its_process_is_error(extension: Callable[..., None]) -> None:
     with pytest.raises(HostEndedError, match="ended with exit status 3"):
         extension("export function register(api) { process.exit(3); }", nothing)
 
 
 @pytest.mark.parametrize("file", ["notes.cjs", "notes.cts"])
-def test_files_of_the_old_module_system_register_too(extension: Callable[..., None], file: str) -> None:
+def test_files_of_old_module_system_register_too(extension: Callable[..., None], file: str) -> None:
     async def test(noted: Noted, hosts: Hosts) -> None:
         assert noted.said == ["registered { colour: 'red' }"]
 
@@ -194,7 +192,7 @@ export async function register(api: any, config: any) {
 """
 
 
-def test_the_api_asks_the_worker(extension: Callable[..., None]) -> None:
+def test_api_asks_worker(extension: Callable[..., None]) -> None:
     async def test(noted: Noted, hosts: Hosts) -> None:
         assert noted.said == [
             "notes has { b: 1 } [ 'p1' ]",
@@ -225,7 +223,7 @@ export function register(api: any) {
 """
 
 
-def test_what_fails_in_the_background_ends_no_process(extension: Callable[..., None]) -> None:
+def test_background_failure_does_not_end_process(extension: Callable[..., None]) -> None:
     async def test(noted: Noted, hosts: Hosts) -> None:
         await noted.listeners["now"]({})
         await noted.listeners["then"]({})
@@ -264,7 +262,7 @@ def message(name: str) -> Message:
     return Message(id=name, data={"role": "user"}, created_at="2026-01-01T00:00:00Z", source={"type": "user"})
 
 
-def test_a_step_middleware_changes_the_conversation_and_asks_the_model(
+def test_step_middleware_changes_conversation_and_asks_model(
     extension: Callable[..., None],
 ) -> None:
     asked: list[Any] = []
@@ -306,7 +304,7 @@ export function register(api: any) {
 """
 
 
-def test_a_message_event_that_is_not_valid_fails_its_middleware(extension: Callable[..., None]) -> None:
+def test_invalid_message_event_fails_its_middleware(extension: Callable[..., None]) -> None:
     async def test(noted: Noted, hosts: Hosts) -> None:
         with pytest.raises(MiddlewareError, match="The message event is not valid"):
             await noted.middlewares["step"](step(conversation_state=Conversation([])))
@@ -316,7 +314,7 @@ def test_a_message_event_that_is_not_valid_fails_its_middleware(extension: Calla
     extension(WRONG, test)
 
 
-def test_the_error_of_a_model_reaches_the_middleware_and_its_call(extension: Callable[..., None]) -> None:
+def test_error_of_model_reaches_middleware_and_its_call(extension: Callable[..., None]) -> None:
     async def ask(*_: Any, **__: Any) -> str:
         raise ModelError("too busy")
 
@@ -328,7 +326,7 @@ def test_the_error_of_a_model_reaches_the_middleware_and_its_call(extension: Cal
     extension(WRONG, test)
 
 
-def test_a_middleware_ends_after_what_its_next_has_begun(extension: Callable[..., None]) -> None:
+def test_middleware_ends_after_its_running_next_call(extension: Callable[..., None]) -> None:
     order: list[str] = []
 
     async def test(noted: Noted, hosts: Hosts) -> None:
@@ -350,7 +348,7 @@ def test_a_middleware_ends_after_what_its_next_has_begun(extension: Callable[...
     extension(WRONG, test)
 
 
-def test_a_cancelled_middleware_cancels_what_is_inside(extension: Callable[..., None]) -> None:
+def test_cancelled_middleware_cancels_its_inner_call(extension: Callable[..., None]) -> None:
     async def test(noted: Noted, hosts: Hosts) -> None:
         is_inside, is_cancelled = asyncio.Event(), asyncio.Event()
 
@@ -371,7 +369,7 @@ def test_a_cancelled_middleware_cancels_what_is_inside(extension: Callable[..., 
     extension(WRONG, test)
 
 
-def test_an_error_from_inside_that_passes_through_is_the_same_exception(
+def test_inner_error_passing_through_is_same_exception(
     extension: Callable[..., None],
 ) -> None:
     error = KeyError("inside")
@@ -387,7 +385,7 @@ def test_an_error_from_inside_that_passes_through_is_the_same_exception(
     extension(WRONG, test)
 
 
-def test_what_is_no_json_is_an_error_for_the_middleware(extension: Callable[..., None]) -> None:
+def test_non_json_result_is_error_for_middleware(extension: Callable[..., None]) -> None:
     async def proceed() -> Any:
         return {1, 2}
 

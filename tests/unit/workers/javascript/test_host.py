@@ -115,7 +115,7 @@ def in_host(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the directory of a process is read from /proc")
-def test_a_call_in_a_shared_host_cannot_move_the_others(in_host: Callable[..., None], tmp_path: Path) -> None:
+def test_call_cannot_change_directory_of_shared_host(in_host: Callable[..., None], tmp_path: Path) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         kind, message = await run("moves", to="/")
 
@@ -126,9 +126,7 @@ def test_a_call_in_a_shared_host_cannot_move_the_others(in_host: Callable[..., N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the directory of a process is read from /proc")
-def test_a_call_in_an_isolated_host_leaves_its_changes_to_no_other(
-    in_host: Callable[..., None], tmp_path: Path
-) -> None:
+def test_isolated_host_call_affects_no_other_call(in_host: Callable[..., None], tmp_path: Path) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         before = (await run("looks"))[1]["value"]
         assert (await run("moves", to="/"))[1]["value"] == "/"
@@ -140,9 +138,7 @@ def test_a_call_in_an_isolated_host_leaves_its_changes_to_no_other(
 
 
 @pytest.mark.parametrize("field", ["error", "does", "v1"])
-def test_field_that_all_objects_inherit_changes_no_later_call(
-    in_host: Callable[..., None], field: str
-) -> None:
+def test_planted_prototype_field_changes_no_later_call(in_host: Callable[..., None], field: str) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         await run("merges", text=json.dumps({"__proto__": {field: {"message": "planted"}}}))
 
@@ -151,7 +147,7 @@ def test_field_that_all_objects_inherit_changes_no_later_call(
     in_host(test)
 
 
-def test_a_value_that_is_too_large_is_the_error_of_its_call_alone(in_host: Callable[..., None]) -> None:
+def test_oversized_value_fails_only_its_own_call(in_host: Callable[..., None]) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         kind, message = await run("makes", size=MOST)
 
@@ -164,7 +160,7 @@ def test_a_value_that_is_too_large_is_the_error_of_its_call_alone(in_host: Calla
     in_host(test)
 
 
-def test_a_question_or_an_answer_that_is_too_large_is_an_error_for_the_handler(
+def test_oversized_question_or_answer_raises_in_handler(
     in_host: Callable[..., None],
 ) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
@@ -177,7 +173,7 @@ def test_a_question_or_an_answer_that_is_too_large_is_an_error_for_the_handler(
     in_host(test)
 
 
-def test_a_question_without_its_arguments_is_an_error_for_the_handler(in_host: Callable[..., None]) -> None:
+def test_question_without_its_arguments_is_error_for_handler(in_host: Callable[..., None]) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         kind, message = await run("misasks")
         assert (kind, message["error"]["name"]) == ("error", "TypeError")
@@ -185,7 +181,7 @@ def test_a_question_without_its_arguments_is_an_error_for_the_handler(in_host: C
     in_host(test)
 
 
-def test_an_order_that_is_too_large_is_refused(in_host: Callable[..., None]) -> None:
+def test_order_that_is_too_large_is_refused(in_host: Callable[..., None]) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         with pytest.raises(PayloadTooLargeError, match=f"at most {MOST} are allowed"):
             await run("echoes", text="x" * MOST)
@@ -204,7 +200,7 @@ def test_an_order_that_is_too_large_is_refused(in_host: Callable[..., None]) -> 
         ("x" * 1_000, MOST // 100, f"sent a message of more than {MOST} bytes"),
     ],
 )
-def test_a_host_whose_messages_cannot_be_told_apart_is_ended(
+def test_host_with_indistinguishable_messages_is_ended(
     in_host: Callable[..., None], text: str, times: int, reason: str
 ) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
@@ -218,7 +214,7 @@ def test_a_host_whose_messages_cannot_be_told_apart_is_ended(
     in_host(test)
 
 
-def test_a_host_that_has_lost_a_part_of_a_message_ends(in_host: Callable[..., None]) -> None:
+def test_host_that_has_lost_part_of_message_ends(in_host: Callable[..., None]) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         reading = asyncio.ensure_future(run("reads"))
         assert await seen.get() == "reading"
@@ -237,9 +233,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_a_call_whose_handler_runs_has_begun_also_while_large_values_hold_up_the_pong(
-    in_host: Callable[..., None], tmp_path: Path
-) -> None:
+def test_running_handler_has_begun_despite_delayed_pong(in_host: Callable[..., None], tmp_path: Path) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         file, cancelled = tmp_path / "file", asyncio.ensure_future(run("waits"))
         values = [asyncio.ensure_future(run("makes", size=MOST - 100)) for _ in range(100)]
@@ -257,9 +251,7 @@ def test_a_call_whose_handler_runs_has_begun_also_while_large_values_hold_up_the
     in_host(test)
 
 
-def test_a_call_that_comes_while_the_host_is_blocked_never_begins_there(
-    in_host: Callable[..., None], tmp_path: Path
-) -> None:
+def test_call_sent_to_blocked_host_never_begins(in_host: Callable[..., None], tmp_path: Path) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         first, second = tmp_path / "first", tmp_path / "second"
         cancelled = asyncio.ensure_future(run("waits"))
@@ -279,9 +271,7 @@ def test_a_call_that_comes_while_the_host_is_blocked_never_begins_there(
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_a_call_that_is_cancelled_before_the_pong_does_not_begin(
-    in_host: Callable[..., None], tmp_path: Path
-) -> None:
+def test_call_cancelled_before_pong_does_not_begin(in_host: Callable[..., None], tmp_path: Path) -> None:
     async def test(host: Host, run: Run, seen: asyncio.Queue[Any]) -> None:
         file, first = tmp_path / "file", asyncio.ensure_future(run("waits"))
         assert (await run("echoes"))[0] == "value"

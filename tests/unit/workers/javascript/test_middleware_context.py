@@ -26,11 +26,11 @@ def test_integers_that_javascript_has_rounded_are_exact_again(sent: Any, given: 
     assert with_exact_integers(given, lambda: sent) == (given if exact is None else exact)
 
 
-def test_two_integers_that_are_one_number_in_javascript_are_an_error() -> None:
+def test_two_integers_equal_in_javascript_are_error() -> None:
     with pytest.raises(ValueError, match="the same number in JavaScript"):
         with_exact_integers({"id": SHOWN}, lambda: [EXACT, EXACT + 1])
 
 
-def test_what_was_sent_is_not_looked_at_without_such_integers() -> None:
+def test_value_without_large_integers_is_not_examined() -> None:
     value = {"id": 2**53 - 1}
     assert with_exact_integers(value, lambda: pytest.fail("looked at")) is value

@@ -153,7 +153,7 @@ def hosted(
 
 @needs_bubblewrap
 @pytest.mark.parametrize("name", NAMES)
-def test_the_host_of_an_instance_in_a_sandbox_ends_when_it_is_idle(
+def test_idle_host_of_sandboxed_instance_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(tools, "IDLE_SECONDS", 0)
@@ -209,16 +209,14 @@ def call(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
         ("error", "output.error is an Error"),
     ],
 )
-def test_a_value_that_json_would_change_is_named_with_its_place(
-    call: Callable[..., Any], kind: str, reason: str
-) -> None:
+def test_value_json_changes_is_reported_with_place(call: Callable[..., Any], kind: str, reason: str) -> None:
     raised = call("returns", kind=kind)
 
     assert raised.code == "E_TOOL_BAD_OUTPUT"
     assert raised.message.startswith(f"What the handler returns is not JSON: {reason}")
 
 
-def test_values_with_a_json_form_arrive(call: Callable[..., Any]) -> None:
+def test_values_with_json_form_arrive(call: Callable[..., Any]) -> None:
     shared = {"big": 2**53 - 1, "huge": 1e300, "text": "653247040368672768"}
     buffer = {"type": "Buffer", "data": [97]}
     date = "1970-01-01T00:00:00.000Z"
@@ -227,9 +225,7 @@ def test_values_with_a_json_form_arrive(call: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("number", [2**53, -(2**53), 653247040368672768, 10**40])
-def test_an_integer_that_javascript_would_change_is_refused_before_the_run(
-    call: Callable[..., Any], number: int
-) -> None:
+def test_integer_javascript_changes_is_refused_before_run(call: Callable[..., Any], number: int) -> None:
     raised = call("echo", rows=[{"an id": number}])
 
     assert raised.code == "E_TOOL_INVALID_ARGS"
@@ -238,7 +234,7 @@ def test_an_integer_that_javascript_would_change_is_refused_before_the_run(
     assert call("echo", **exact) == exact
 
 
-def test_half_a_surrogate_pair_costs_a_tool_in_javascript_nothing(call: Callable[..., Any]) -> None:
+def test_half_surrogate_pair_costs_tool_in_javascript_nothing(call: Callable[..., Any]) -> None:
     progress = Progress()
     with structlog.testing.capture_logs() as lines:
         assert call("halves", context(progress)) == {"text": "caf\ufffd", "\ufffd": "kept"}
@@ -246,7 +242,7 @@ def test_half_a_surrogate_pair_costs_a_tool_in_javascript_nothing(call: Callable
     assert [line["event"] for line in lines] == ["\ufffd"]
 
 
-def test_no_message_of_a_host_breaks_the_worker_or_its_logging(call: Callable[..., Any]) -> None:
+def test_no_host_message_breaks_worker_or_logging(call: Callable[..., Any]) -> None:
     bodies = [
         '"log","id":1,"level":"setLevel","event":"CRITICAL"',
         '"log","id":1,"level":["info"],"event":{"a":1}',
@@ -269,13 +265,13 @@ def test_no_message_of_a_host_breaks_the_worker_or_its_logging(call: Callable[..
     assert {line["log_level"] for line in lines} == {"info"}
 
 
-def test_a_tool_in_javascript_cannot_claim_to_wait_for_an_approval(call: Callable[..., Any]) -> None:
+def test_javascript_tool_cannot_pretend_to_await_approval(call: Callable[..., Any]) -> None:
     value = '{"handle":"h","is_approval":true,"other":1}'
     pending = call("says", frames=[f'{{"t":"pending","id":1,"value":{value}}}'])
     assert (pending.handle, pending.is_approval) == ("h", False)
 
 
-def test_an_error_of_many_megabytes_from_a_host_is_a_short_error(call: Callable[..., Any]) -> None:
+def test_huge_error_from_host_is_shortened(call: Callable[..., Any]) -> None:
     raised = call("fails", size=6_000_000)
     assert raised.message.startswith("The handler's error takes 6000")
 
@@ -291,7 +287,7 @@ def emitted(emit: OutputEmitter[bytes], posts: list[bytes]) -> list[JsonObject]:
     return [event for post in posts for event in serializer.decode(post)]
 
 
-def test_output_of_a_tool_in_javascript_arrives_whole_and_in_order(call: Callable[..., Any]) -> None:
+def test_javascript_tool_output_arrives_whole_and_ordered(call: Callable[..., Any]) -> None:
     emit, posts = emitter()
     refused = call("emits", context(Progress(), emit), chunks=30_000)
 
@@ -311,7 +307,7 @@ def test_output_that_nobody_follows_is_checked_alone(call: Callable[..., Any]) -
     assert len(call("emits", context(Progress()), chunks=1)) == 3
 
 
-def test_too_much_output_of_a_tool_in_javascript_is_cut(call: Callable[..., Any]) -> None:
+def test_excess_output_of_javascript_tool_is_cut(call: Callable[..., Any]) -> None:
     emit, posts = emitter()
     assert call("emitsMuch", context(Progress(), emit)).message == "too much"
 
@@ -320,9 +316,7 @@ def test_too_much_output_of_a_tool_in_javascript_is_cut(call: Callable[..., Any]
     assert events[-1]["truncated"] is True
 
 
-def test_output_of_a_host_that_died_is_void_when_the_handler_begins_again(
-    call: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_dead_hosts_output_is_void_after_restart(call: Callable[..., Any], tmp_path: Path) -> None:
     emit, posts = emitter()
     policy: JsonObject = {"idempotent": True}
     assert call("emitsAndDies", context(Progress(), emit), policy, mark=str(tmp_path / "mark")) == "done"
@@ -332,7 +326,7 @@ def test_output_of_a_host_that_died_is_void_when_the_handler_begins_again(
     assert told == [("tool_output", "first."), ("tool_restart", None), ("tool_output", "again.")]
 
 
-def test_a_flood_of_reports_from_a_host_ends_with_the_last_one(call: Callable[..., Any]) -> None:
+def test_host_report_flood_ends_with_last_report(call: Callable[..., Any]) -> None:
     progress = Progress()
     with structlog.testing.capture_logs() as lines:
         assert call("floods", context(progress), reports=20_000) == "done"
@@ -341,7 +335,7 @@ def test_a_flood_of_reports_from_a_host_ends_with_the_last_one(call: Callable[..
     assert any("came too fast" in line["event"] for line in lines)
 
 
-def test_an_isolated_host_reaches_no_agents_whatever_it_asks(call: Callable[..., Any]) -> None:
+def test_isolated_host_reaches_no_agents_whatever_it_asks(call: Callable[..., Any]) -> None:
     asked = list[Any]()
 
     class Agents:
@@ -358,9 +352,7 @@ def test_an_isolated_host_reaches_no_agents_whatever_it_asks(call: Callable[...,
 @pytest.mark.parametrize(
     ("name", "parts"), [("causes", ["refused", "no route"]), ("parts", ["first part", "second part"])]
 )
-def test_the_causes_of_an_error_are_shown_with_it(
-    call: Callable[..., Any], name: str, parts: list[str]
-) -> None:
+def test_causes_of_error_are_shown_with_it(call: Callable[..., Any], name: str, parts: list[str]) -> None:
     raised = call(name)
 
     assert all(

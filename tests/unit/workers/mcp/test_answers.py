@@ -54,7 +54,7 @@ def tools_of(odd: Any, version: str = VERSION) -> tuple[list[JsonObject], dict[s
         ({"inputSchema": {"type": "object", "required": "a"}}, ANY),
     ],
 )
-def test_a_tool_whose_schema_has_a_clear_meaning_is_repaired(odd: JsonObject, schema: JsonObject) -> None:
+def test_tool_whose_schema_has_clear_meaning_is_repaired(odd: JsonObject, schema: JsonObject) -> None:
     tools, left_out = tools_of({"name": "odd", **odd})
 
     assert tools == [GOOD, {"name": "odd", "inputSchema": schema}]
@@ -62,7 +62,7 @@ def test_a_tool_whose_schema_has_a_clear_meaning_is_repaired(odd: JsonObject, sc
 
 
 @pytest.mark.parametrize("schema", ["x", [], 7, {"type": "string"}, {"type": ["array"]}, {"type": 7}])
-def test_a_tool_whose_schema_describes_no_object_is_left_out(schema: Any) -> None:
+def test_tool_with_non_object_schema_is_omitted(schema: Any) -> None:
     tools, left_out = tools_of({"name": "odd", "inputSchema": schema})
 
     assert tools == [GOOD]
@@ -70,7 +70,7 @@ def test_a_tool_whose_schema_describes_no_object_is_left_out(schema: Any) -> Non
 
 
 @pytest.mark.parametrize("odd", [None, "odd", [], {}, {"name": 7, "inputSchema": ANY}])
-def test_what_has_no_name_is_left_out_by_its_number(odd: Any) -> None:
+def test_omitted_nameless_tool_is_reported_by_number(odd: Any) -> None:
     assert tools_of(odd) == ([GOOD], {"number 2": "it has no name"})
 
 
@@ -88,7 +88,7 @@ def test_what_has_no_name_is_left_out_by_its_number(odd: Any) -> None:
     ],
     ids=json.dumps,
 )
-def test_an_invalid_field_of_a_tool_costs_only_that_field(field: JsonObject, version: str) -> None:
+def test_invalid_field_of_tool_costs_only_that_field(field: JsonObject, version: str) -> None:
     base = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if version > "2026" else {}
     listing = listed(Server({**base, "tools": [{**GOOD, "description": "Text.", **field}]}), version)
 
@@ -99,14 +99,14 @@ def test_an_invalid_field_of_a_tool_costs_only_that_field(field: JsonObject, ver
 
 
 @pytest.mark.parametrize("cursor", ["", None, 7, "0"])
-def test_a_cursor_that_leads_nowhere_ends_the_list(cursor: Any) -> None:
+def test_cursor_that_leads_nowhere_ends_list(cursor: Any) -> None:
     server = Server({"tools": [GOOD], "nextCursor": cursor})
 
     assert len(listed(server).tools) == (2 if cursor == "0" else 1)
     assert len(server.asked) <= 2
 
 
-def test_pages_without_an_end_are_read_up_to_a_limit() -> None:
+def test_pages_without_end_are_read_up_to_limit() -> None:
     class Endless(Server):
         async def send(self, method: str, params: Any) -> JsonObject:
             number = int((params or {}).get("cursor") or 0)
@@ -120,7 +120,7 @@ def test_pages_without_an_end_are_read_up_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("count", [MAX_TOOLS + 1, 60], ids=["number", "size"])
-def test_tools_beyond_the_limits_are_left_out(count: int) -> None:
+def test_tools_beyond_limits_are_left_out(count: int) -> None:
     filler = "x" * (MAX_LIST_CHARACTERS // 20 if count == 60 else 1)
     tools = [{**GOOD, "name": f"t{number}", "description": filler} for number in range(count)]
     server = Server({"tools": tools, "nextCursor": "1"})
@@ -155,7 +155,7 @@ TEXT = {"type": "text", "text": "done"}
         ({**TEXT, "annotations": {"priority": "high"}}, "done"),
     ],
 )
-def test_a_block_that_cannot_be_read_costs_only_itself(block: Any, text: str, version: str) -> None:
+def test_block_that_cannot_be_read_costs_only_itself(block: Any, text: str, version: str) -> None:
     answer = result_of({"content": [TEXT, block]}, version)
 
     assert answer["content"] == [TEXT, {"type": "text", "text": text}]
@@ -174,12 +174,12 @@ def test_a_block_that_cannot_be_read_costs_only_itself(block: Any, text: str, ve
         ({"content": [TEXT], "isError": "perhaps"}, {"content": [TEXT]}),
     ],
 )
-def test_a_result_is_read_as_far_as_it_is_valid(answer: JsonObject, readable: JsonObject) -> None:
+def test_result_is_read_as_far_as_valid(answer: JsonObject, readable: JsonObject) -> None:
     assert result_of(answer) == readable
 
 
 @pytest.mark.parametrize(
     "answer", [{"content": [TEXT], "x-more": 1}, {"resultType": "input_required", "inputRequests": {}}]
 )
-def test_a_valid_result_passes_unchanged(answer: JsonObject) -> None:
+def test_valid_result_passes_unchanged(answer: JsonObject) -> None:
     assert result_of(answer) is answer

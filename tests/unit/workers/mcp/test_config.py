@@ -50,21 +50,21 @@ def test_servers_are_programs_or_addresses() -> None:
         (one(command="x") | {"startSeconds": 3600}, "config.startSeconds: must be at most 50"),
     ],
 )
-def test_what_is_not_valid_is_named(config: dict[str, Any], message: str) -> None:
+def test_fault_of_config_is_named(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read_config(config)
 
     assert message in raised.value.message
 
 
-def test_a_wrong_value_is_not_shown() -> None:
+def test_wrong_value_is_not_shown() -> None:
     with pytest.raises(ConfigError) as raised:
         read_config(one(command="x", env={"KEY": ["hunter2"]}))
 
     assert "hunter2" not in str(raised.value)
 
 
-def test_secrets_are_resolved_and_hidden_and_plain_text_is_not() -> None:
+def test_resolved_secrets_are_hidden_unlike_plain_text() -> None:
     config = read_config(one(url="http://x", headers={"a": {"valueFrom": {"env": "K"}}, "b": "visible"}))
     server = config.servers["a"]
     assert isinstance(server, HttpServer)
@@ -84,7 +84,7 @@ def test_secrets_are_resolved_and_hidden_and_plain_text_is_not() -> None:
         "open sesame\nopen again\n",
     ],
 )
-def test_a_secret_of_several_lines_is_hidden_line_by_line_however_it_is_written(told: str) -> None:
+def test_multiline_secret_is_hidden_linewise_however_written(told: str) -> None:
     config = read_config(one(url="http://x", headers={"a": {"valueFrom": {"env": "K"}}}))
     server = config.servers["a"]
     assert isinstance(server, HttpServer)
@@ -94,7 +94,7 @@ def test_a_secret_of_several_lines_is_hidden_line_by_line_however_it_is_written(
     assert "open" not in secrets.hide(told)
 
 
-def test_a_secret_that_is_not_ascii_is_hidden_however_it_is_written() -> None:
+def test_non_ascii_secret_is_hidden_however_written() -> None:
     secrets = Secrets({"K": "열려라 참깨야"})
     config = read_config(one(command="x", env={"a": {"valueFrom": {"env": "K"}}}))
     server = config.servers["a"]
@@ -105,7 +105,7 @@ def test_a_secret_that_is_not_ascii_is_hidden_however_it_is_written() -> None:
         assert secrets.hide(written).strip("b'") == "***"
 
 
-def test_an_address_with_a_key_is_resolved_and_hidden_whole_and_in_parts() -> None:
+def test_secret_address_is_resolved_and_hidden_in_parts_too() -> None:
     config = read_config(one(url={"valueFrom": {"env": "K"}}))
     server = config.servers["a"]
     assert isinstance(server, HttpServer)
@@ -118,7 +118,7 @@ def test_an_address_with_a_key_is_resolved_and_hidden_whole_and_in_parts() -> No
     )
 
 
-def test_a_value_that_is_not_an_address_is_refused_and_not_shown() -> None:
+def test_invalid_address_is_refused_and_not_shown() -> None:
     config = read_config(one(url={"valueFrom": {"env": "K"}}))
     server = config.servers["a"]
     assert isinstance(server, HttpServer)
@@ -136,7 +136,7 @@ def test_a_value_that_is_not_an_address_is_refused_and_not_shown() -> None:
         r'{"key": "sk-open\/sesame"}',
     ],
 )
-def test_the_credentials_of_a_header_are_hidden_without_their_scheme_too(told: str) -> None:
+def test_header_credentials_are_hidden_without_scheme_too(told: str) -> None:
     secrets = Secrets({"K": "Bearer sk-open/sesame"})
     secrets.texts({"Authorization": ValueSource.model_validate({"valueFrom": {"env": "K"}})})
 
@@ -153,7 +153,7 @@ def test_the_credentials_of_a_header_are_hidden_without_their_scheme_too(told: s
         ("PLACE", {"env": "K"}, "/srv/notes"),
     ],
 )
-def test_of_values_that_are_not_written_in_the_bundle_outputs_keep_settings_and_hide_credentials(
+def test_outputs_keep_external_settings_and_hide_credentials(
     field: str, source: dict[str, Any], shown: str
 ) -> None:
     environment = dict.fromkeys(("K", "SERVICE_TOKEN", "GOONDAN_SECRET_SERVICE_PLACE"), "/srv/notes")

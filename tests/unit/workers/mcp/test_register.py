@@ -16,7 +16,7 @@ from workers.builtin.mcp import register
 from workers.mcp import process_board
 
 
-def test_servers_start_with_register_and_end_with_the_worker(tmp_path: Path) -> None:
+def test_servers_start_with_register_and_end_with_worker(tmp_path: Path) -> None:
     async def look() -> list[McpServerRecord]:
         api = MemoryApi()
         await register(api, {"servers": {"moody": moody(tmp_path / "lives")}})
@@ -31,7 +31,7 @@ def test_servers_start_with_register_and_end_with_the_worker(tmp_path: Path) -> 
     assert not runs(int((tmp_path / "lives").read_text(encoding="utf-8")))
 
 
-def test_a_call_that_runs_when_the_worker_stops_comes_to_its_end(tmp_path: Path) -> None:
+def test_call_running_at_worker_stop_finishes(tmp_path: Path) -> None:
     async def look() -> tuple[object, str]:
         api, progress = MemoryApi(), Progress()
         await register(api, {"servers": {"moody": moody(tmp_path / "lives")}})
@@ -46,7 +46,7 @@ def test_a_call_that_runs_when_the_worker_stops_comes_to_its_end(tmp_path: Path)
     assert asyncio.run(look()) == ("rested", "MCP server 'moody' is not running: its worker is stopping.")
 
 
-def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_package_error_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("workers.mcp.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
@@ -59,6 +59,6 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
     assert raised.value.suggestion == "Install it with its extra: pip install 'goondan-workers[mcp]'"
 
 
-def test_a_config_that_is_not_valid_starts_nothing() -> None:
+def test_config_that_is_not_valid_starts_nothing() -> None:
     with pytest.raises(ConfigError, match=r"config\.servers: is missing"):
         asyncio.run(register(MemoryApi(), {}))

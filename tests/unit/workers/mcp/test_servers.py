@@ -39,7 +39,7 @@ def office(
 
 
 @pytest.mark.requirement("catalog.item.source-mcp")
-def test_tools_of_a_server_are_registered_with_their_source_and_schema(tmp_path: Path) -> None:
+def test_server_tools_register_with_source_and_schema(tmp_path: Path) -> None:
     async def look() -> dict[str, JsonObject]:
         async with office(tmp_path) as it:
             return {name: tool.item.to_wire() for name, tool in it.api.tools.registered.items()}
@@ -57,7 +57,7 @@ def test_tools_of_a_server_are_registered_with_their_source_and_schema(tmp_path:
     assert len(items) == 24
 
 
-def test_results_come_as_text_as_structure_or_as_mcp_content(tmp_path: Path) -> None:
+def test_results_are_text_structure_or_mcp_content(tmp_path: Path) -> None:
     async def look() -> list[Any]:
         async with office(tmp_path) as it:
             return [
@@ -70,7 +70,7 @@ def test_results_come_as_text_as_structure_or_as_mcp_content(tmp_path: Path) -> 
     assert asyncio.run(look()) == ["안녕\n", {"fact": "x"}, {"content": [image]}]
 
 
-def test_an_answer_is_passed_on_even_if_it_does_not_fit_the_output_schema(tmp_path: Path) -> None:
+def test_answer_violating_output_schema_is_passed_on(tmp_path: Path) -> None:
     async def look() -> Any:
         async with office(tmp_path) as it:
             return await it.call("moody__facts", name="aaaab")
@@ -78,7 +78,7 @@ def test_an_answer_is_passed_on_even_if_it_does_not_fit_the_output_schema(tmp_pa
     assert asyncio.run(look()) == {"fact": "aaaab"}
 
 
-def test_a_tool_that_fails_raises_its_text(tmp_path: Path) -> None:
+def test_tool_that_fails_raises_its_text(tmp_path: Path) -> None:
     async def look() -> None:
         async with office(tmp_path) as it:
             await it.call("moody__fail")
@@ -88,7 +88,7 @@ def test_a_tool_that_fails_raises_its_text(tmp_path: Path) -> None:
     assert raised.value.code == "E_TOOL"
 
 
-def test_names_that_are_forbidden_lead_back_to_the_tool(tmp_path: Path) -> None:
+def test_names_that_are_forbidden_lead_back_to_tool(tmp_path: Path) -> None:
     async def look() -> tuple[list[str], Any]:
         async with office(tmp_path) as it:
             [name] = [name for name in it.api.tools.registered if "given" in name]
@@ -97,7 +97,7 @@ def test_names_that_are_forbidden_lead_back_to_the_tool(tmp_path: Path) -> None:
     assert asyncio.run(look()) == (["moody__given_up_so_far-965d6da9"], "[]")
 
 
-def test_progress_of_the_server_is_progress_of_the_call(tmp_path: Path) -> None:
+def test_progress_of_server_is_progress_of_call(tmp_path: Path) -> None:
     async def look() -> list[Any]:
         async with office(tmp_path) as it:
             await it.call("moody__count", to=3)
@@ -107,7 +107,7 @@ def test_progress_of_the_server_is_progress_of_the_call(tmp_path: Path) -> None:
     assert asyncio.run(look()) == [(1, 3, "at 1"), (2, 3, "at 2"), (3, 3, "at 3")]
 
 
-def test_messages_about_the_progress_of_the_server_are_output_of_the_call(tmp_path: Path) -> None:
+def test_server_progress_messages_are_call_output(tmp_path: Path) -> None:
     async def look() -> list[Any]:
         async with office(tmp_path) as it:
             await it.call("moody__count", to=3)
@@ -117,7 +117,7 @@ def test_messages_about_the_progress_of_the_server_are_output_of_the_call(tmp_pa
     assert asyncio.run(look()) == ["at 1\n", "at 2\n", "at 3\n"]
 
 
-def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
+def test_cancelled_call_is_cancelled_at_server(tmp_path: Path) -> None:
     async def look() -> Any:
         async with office(tmp_path) as it:
             hanging = asyncio.create_task(it.call("moody__hang"))
@@ -132,7 +132,7 @@ def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
     assert len(lives) == 1
 
 
-def test_a_list_that_changes_is_followed(tmp_path: Path) -> None:
+def test_list_that_changes_is_followed(tmp_path: Path) -> None:
     async def look() -> tuple[str | None, list[str]]:
         async with office(tmp_path, UNASKED) as it:
             before = set(it.api.tools.registered)
@@ -146,7 +146,7 @@ def test_a_list_that_changes_is_followed(tmp_path: Path) -> None:
     assert asyncio.run(look()) == ("Louder.", ["still here"])
 
 
-def test_a_server_that_dies_during_a_call_fails_that_call_and_comes_back(tmp_path: Path) -> None:
+def test_dying_server_fails_its_call_and_restarts(tmp_path: Path) -> None:
     async def look() -> tuple[str, Any, int, Any]:
         async with office(tmp_path) as it:
             with pytest.raises(McpError) as raised:
@@ -161,7 +161,7 @@ def test_a_server_that_dies_during_a_call_fails_that_call_and_comes_back(tmp_pat
     assert (output, lives, names) == ("back", 2, 24)
 
 
-def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
+def test_server_that_is_killed_comes_back(tmp_path: Path) -> None:
     async def look() -> tuple[str, Any]:
         async with office(tmp_path) as it:
             hanging = asyncio.create_task(it.call("moody__hang"))
@@ -177,7 +177,7 @@ def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
     assert output == "back"
 
 
-def test_a_server_that_freezes_is_ended_once_a_call_is_given_up(tmp_path: Path) -> None:
+def test_frozen_server_is_ended_after_abandoned_call(tmp_path: Path) -> None:
     async def look() -> tuple[str, Any, bool]:
         async with office(tmp_path) as it:
             frozen = asyncio.create_task(it.call("moody__freeze"))
@@ -195,7 +195,7 @@ def test_a_server_that_freezes_is_ended_once_a_call_is_given_up(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("mischief", ["fall_silent", "fall_deaf"])
-def test_a_server_that_talks_no_more_is_ended_and_started_again(mischief: str, tmp_path: Path) -> None:
+def test_silent_or_deaf_server_is_restarted(mischief: str, tmp_path: Path) -> None:
     async def look() -> tuple[Any, bool]:
         async with office(tmp_path) as it:
             call = asyncio.create_task(it.call(f"moody__{mischief}"))
@@ -210,7 +210,7 @@ def test_a_server_that_talks_no_more_is_ended_and_started_again(mischief: str, t
     assert asyncio.run(look()) == ("back", False)
 
 
-def test_a_server_that_never_stops_announcing_changes_is_still_of_use(tmp_path: Path) -> None:
+def test_server_announcing_changes_endlessly_stays_usable(tmp_path: Path) -> None:
     async def look() -> list[Any]:
         async with office(tmp_path) as it:
             return [
@@ -222,7 +222,7 @@ def test_a_server_that_never_stops_announcing_changes_is_still_of_use(tmp_path: 
     assert asyncio.run(look()) == ["heard?", "x", 1]
 
 
-def test_a_message_without_an_end_costs_the_connection_and_no_memory(
+def test_message_without_end_costs_connection_and_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.mcp.transports.MESSAGE_BYTES", 100_000)
@@ -240,7 +240,7 @@ def test_a_message_without_an_end_costs_the_connection_and_no_memory(
     assert "was lost during the call: it sent a message of more than 100000 bytes" in message
 
 
-def test_a_server_may_be_busy_for_longer_than_it_may_be_silent(tmp_path: Path) -> None:
+def test_server_may_be_busy_beyond_silence_limit(tmp_path: Path) -> None:
     async def look() -> tuple[Any, int]:
         async with office(tmp_path) as it:
             return await it.call("moody__nap", seconds=2 * (QUICK.idle + QUICK.answer)), len(it.pids)
@@ -248,7 +248,7 @@ def test_a_server_may_be_busy_for_longer_than_it_may_be_silent(tmp_path: Path) -
     assert asyncio.run(look()) == ("rested", 1)
 
 
-def test_calls_of_a_server_that_is_down_fail_at_once_and_its_tools_stay_listed(tmp_path: Path) -> None:
+def test_down_servers_calls_fail_fast_but_tools_stay(tmp_path: Path) -> None:
     async def look() -> tuple[str, Any]:
         async with office(tmp_path) as it:
             ill = it.lives.with_name("lives.ill")
@@ -267,7 +267,7 @@ def test_calls_of_a_server_that_is_down_fail_at_once_and_its_tools_stay_listed(t
     assert output == "better"
 
 
-def test_a_server_gets_its_own_environment_and_nothing_of_the_workers(
+def test_server_gets_own_environment_without_workers_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOONDAN_OAUTH_KEY", "top")
@@ -286,7 +286,7 @@ def test_a_server_gets_its_own_environment_and_nothing_of_the_workers(
     assert set(given) <= {"PLACE", "COLOUR", "LC_CTYPE", *child_environment()}
 
 
-def test_a_secret_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_in_servers_error_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOODY_KEY", "opensesame")
 
     async def look() -> None:
@@ -297,7 +297,7 @@ def test_a_secret_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         asyncio.run(look())
 
 
-def test_a_secret_stands_in_no_error_output_or_log_of_its_server(
+def test_servers_errors_output_and_log_show_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MOODY_VALUE", "Bearer sk-opensesame")
@@ -322,9 +322,7 @@ def test_a_secret_stands_in_no_error_output_or_log_of_its_server(
 
 
 @pytest.mark.parametrize("depth", [400, 100_000])
-def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once_and_no_other(
-    tmp_path: Path, depth: int
-) -> None:
+def test_too_deep_answer_immediately_fails_only_its_call(tmp_path: Path, depth: int) -> None:
     async def look() -> tuple[str, Any, int]:
         async with office(tmp_path) as it:
             other = asyncio.create_task(it.call("moody__hang"))
@@ -341,7 +339,7 @@ def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once_and_no_other(
 
 
 @pytest.mark.parametrize("answer", [{"result": [1]}, {"error": "no"}])
-def test_an_answer_that_is_none_fails_its_call_at_once(tmp_path: Path, answer: JsonObject) -> None:
+def test_malformed_answer_fails_its_call_at_once(tmp_path: Path, answer: JsonObject) -> None:
     async def look() -> None:
         async with office(tmp_path) as it:
             await it.call("moody__mumble", **answer)
@@ -350,7 +348,7 @@ def test_an_answer_that_is_none_fails_its_call_at_once(tmp_path: Path, answer: J
         asyncio.run(look())
 
 
-def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_started_by_server_end_with_it(tmp_path: Path) -> None:
     async def look() -> int:
         async with office(tmp_path) as it:
             return int(await it.call("moody__child"))
@@ -358,7 +356,7 @@ def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
     assert not runs(asyncio.run(look()))
 
 
-def test_tools_that_may_run_twice_are_those_that_say_so_or_are_declared(tmp_path: Path) -> None:
+def test_only_tools_declared_idempotent_may_run_twice(tmp_path: Path) -> None:
     async def look() -> dict[str, Any]:
         async with office(tmp_path, idempotent=["ec*"], timeoutSeconds=3) as it:
             return {name: dict(tool.policy) for name, tool in it.api.tools.registered.items()}
@@ -369,7 +367,7 @@ def test_tools_that_may_run_twice_are_those_that_say_so_or_are_declared(tmp_path
     assert {policy["timeoutSeconds"] for policy in policies.values()} == {3}
 
 
-def test_one_that_cannot_start_costs_only_its_own_tools(tmp_path: Path) -> None:
+def test_unstartable_server_costs_only_its_own_tools(tmp_path: Path) -> None:
     nowhere = {"command": "/no/such/program"}
     homeless = {"command": sys.executable, "cwd": str(tmp_path / "gone")}
     lives = tmp_path / "lives"
@@ -385,7 +383,7 @@ def test_one_that_cannot_start_costs_only_its_own_tools(tmp_path: Path) -> None:
     assert "No such file or directory" in str(lost[1])
 
 
-def test_a_server_that_says_nothing_does_not_keep_the_agent_from_starting() -> None:
+def test_silent_server_does_not_block_agent_start() -> None:
     mute = {"command": "sleep", "args": ["600"]}
     patience = RestartTimes(connect=0.3, first_pause=5)
 
@@ -398,7 +396,7 @@ def test_a_server_that_says_nothing_does_not_keep_the_agent_from_starting() -> N
     assert asyncio.run(look()) == (0, (False, "it was not ready within 0.3 s; it is started again in 5 s"))
 
 
-def test_a_value_that_is_missing_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+def test_missing_value_is_error_before_anything_starts(tmp_path: Path) -> None:
     async def look() -> None:
         env = {"API_KEY": {"valueFrom": {"env": "NO_SUCH_VARIABLE_HERE"}}}
         async with office(tmp_path, env=env):
@@ -409,14 +407,14 @@ def test_a_value_that_is_missing_is_an_error_before_anything_starts(tmp_path: Pa
     assert not (tmp_path / "lives").exists()
 
 
-def test_a_server_that_announces_changes_without_end_is_asked_less_and_less_often() -> None:
+def test_endlessly_announcing_server_is_asked_less_often() -> None:
     pace = ReadPace(shortest=0.1, longest=1.0)
 
     assert [pace.next_pause(waited=0) for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     assert pace.next_pause(waited=5) == 0.1
 
 
-def test_an_announced_change_waits_for_the_pace_and_a_health_check_does_not(
+def test_pace_delays_announced_change_not_health_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ReadPace, "next_pause", lambda _self, waited: 600)

@@ -55,9 +55,7 @@ def left(ledger: Ledger, call_id: str) -> int:
     return ledger.redis.pttl(ledger.keys.mcp_task(call_id))
 
 
-def test_task_is_found_behind_any_number_of_other_pending_calls(
-    ledger: Ledger, calls: SuspendedCalls
-) -> None:
+def test_task_is_found_behind_many_pending_calls(ledger: Ledger, calls: SuspendedCalls) -> None:
     call_id = suspended(ledger)
     others = {f"call-{number}": number for number in range(2_500)}  # they expire before
     ledger.redis.zadd(ledger.keys.pending("coder"), others)
@@ -76,7 +74,7 @@ def test_call_that_waits_again_is_read_again(ledger: Ledger, calls: SuspendedCal
     assert calls.waiting("coder") == {}
 
 
-def test_only_calls_that_wait_for_a_task_are_found(ledger: Ledger, calls: SuspendedCalls) -> None:
+def test_only_calls_that_wait_for_task_are_found(ledger: Ledger, calls: SuspendedCalls) -> None:
     call_id = suspended(ledger)
     suspended(ledger, "job-1")
 
@@ -88,7 +86,7 @@ def test_only_calls_that_wait_for_a_task_are_found(ledger: Ledger, calls: Suspen
     assert stored(ledger, call_id).output == {"done": True}
 
 
-def test_one_worker_asks_about_a_task_until_it_is_due_again(ledger: Ledger, calls: SuspendedCalls) -> None:
+def test_one_worker_asks_about_task_until_due(ledger: Ledger, calls: SuspendedCalls) -> None:
     assert calls.take(["one", "two"], 60) == {"one", "two"}
     assert calls.take(["two", "three"], 60) == {"three"}
     assert left(ledger, "one") > 30_000
@@ -97,7 +95,7 @@ def test_one_worker_asks_about_a_task_until_it_is_due_again(ledger: Ledger, call
     assert left(ledger, "one") <= 1_000
 
 
-def test_an_outcome_that_comes_late_changes_nothing(ledger: Ledger, calls: SuspendedCalls) -> None:
+def test_outcome_that_comes_late_changes_nothing(ledger: Ledger, calls: SuspendedCalls) -> None:
     call_id = suspended(ledger)
     calls.complete(call_id, "first")
 
@@ -108,7 +106,7 @@ def test_an_outcome_that_comes_late_changes_nothing(ledger: Ledger, calls: Suspe
     assert stored(ledger, call_id).output == "first"
 
 
-def test_a_result_that_is_too_large_or_no_json_is_an_error(ledger: Ledger, calls: SuspendedCalls) -> None:
+def test_oversized_or_non_json_result_is_error(ledger: Ledger, calls: SuspendedCalls) -> None:
     large, odd = suspended(ledger, "mcp-task:far:1"), suspended(ledger, "mcp-task:far:2")
 
     calls.complete(large, "x" * (ledger.settings.max_output_bytes + 1))
@@ -118,7 +116,7 @@ def test_a_result_that_is_too_large_or_no_json_is_an_error(ledger: Ledger, calls
     assert codes == ["E_PAYLOAD_TOO_LARGE", "E_TOOL_BAD_OUTPUT"]
 
 
-def test_a_call_is_given_up_if_it_is_cancelled_and_not_if_it_ends(
+def test_cancelled_call_is_given_up_unlike_ended_call(
     ledger: Ledger, calls: SuspendedCalls, reaper: Reaper
 ) -> None:
     done, cancelled = suspended(ledger, "mcp-task:far:1"), suspended(ledger, "mcp-task:far:2")

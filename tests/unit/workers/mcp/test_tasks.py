@@ -134,7 +134,7 @@ ASKED = {"one": {"method": "elicitation/create", "params": {"message": "Which se
         (McpError("it knows no such task"), ("McpError", "it knows no such task")),
     ],
 )
-def test_what_a_server_says_of_a_task_is_what_becomes_of_the_call(
+def test_servers_task_state_decides_outcome_of_call(
     answer: TaskState | Exception, told: tuple[Any, ...]
 ) -> None:
     server = Server([answer])
@@ -143,7 +143,7 @@ def test_what_a_server_says_of_a_task_is_what_becomes_of_the_call(
     assert server.cancelled == []
 
 
-def test_answers_that_cannot_be_read_fail_the_call_after_three_in_a_row() -> None:
+def test_third_consecutive_unreadable_answer_fails_call() -> None:
     unreadable = UnreadableAnswerError("it is too long")
     server = Server([unreadable, unreadable, state("working"), unreadable, unreadable, unreadable])
 
@@ -155,7 +155,7 @@ def test_answers_that_cannot_be_read_fail_the_call_after_three_in_a_row() -> Non
     ("requests", "told"),
     [(ASKED, "here: Which ***?"), ({}, "here."), ({"one": 7}, "here."), ({"one": {"params": 7}}, "here.")],
 )
-def test_a_task_that_asks_for_input_fails_its_call_and_is_cancelled(requests: Any, told: str) -> None:
+def test_task_asking_for_input_is_cancelled_failing_call(requests: Any, told: str) -> None:
     server = Server([state("input_required", inputRequests=requests)])
 
     [(error, message)] = looked(Calls(), server)
@@ -165,13 +165,11 @@ def test_a_task_that_asks_for_input_fails_its_call_and_is_cancelled(requests: An
 
 
 @pytest.mark.parametrize(("has_tasks", "is_free"), [(False, True), (True, False)])
-def test_a_server_that_is_down_or_asked_by_another_worker_is_not_asked(
-    has_tasks: bool, is_free: bool
-) -> None:
+def test_server_down_or_asked_elsewhere_is_skipped(has_tasks: bool, is_free: bool) -> None:
     assert looked(Calls(is_free=is_free), Server(has_tasks=has_tasks)) == []
 
 
-def test_all_calls_get_their_turn_if_there_are_more_than_are_asked_about_at_once() -> None:
+def test_calls_beyond_one_batch_are_eventually_checked() -> None:
     calls = Calls({f"call-{number}": TASK for number in range(2 * MOST_QUESTIONS + 3)})
     server = Server()
     server.answers += [state("completed", result=said("done"))] * 4 * MOST_QUESTIONS
@@ -182,7 +180,7 @@ def test_all_calls_get_their_turn_if_there_are_more_than_are_asked_about_at_once
 
 
 @pytest.mark.parametrize("given_up", [True, False])
-def test_the_task_of_a_call_that_was_given_up_is_cancelled_once(given_up: bool) -> None:
+def test_given_up_calls_task_is_cancelled_once(given_up: bool) -> None:
     calls, server = Calls(), Server([state("working")])
 
     async def look() -> None:
@@ -200,7 +198,7 @@ def test_the_task_of_a_call_that_was_given_up_is_cancelled_once(given_up: bool) 
 
 
 @pytest.mark.parametrize("appears", [True, False])
-def test_a_task_whose_call_never_waits_is_cancelled(appears: bool) -> None:
+def test_task_whose_call_never_waits_is_cancelled(appears: bool) -> None:
     calls, server = Calls({}, is_free=False), Server()
 
     async def look() -> None:

@@ -13,7 +13,7 @@ from goondan_tasks.contract.schema import SchemaTooLargeError
 from workers.mcp.tools import checkable, error_text, full_names, output_of
 
 
-def test_a_name_that_is_allowed_stays() -> None:
+def test_name_that_is_allowed_stays() -> None:
     assert full_names("time", ["get_current_time", "convert-time", "X1"]) == {
         "time__get_current_time": "get_current_time",
         "time__convert-time": "convert-time",
@@ -21,7 +21,7 @@ def test_a_name_that_is_allowed_stays() -> None:
     }
 
 
-def test_a_name_that_is_forbidden_stays_readable() -> None:
+def test_name_that_is_forbidden_stays_readable() -> None:
     names = list(full_names("s", ["files.read", "files/read", "a__b", "날씨", ""]))
 
     assert names == [
@@ -33,7 +33,7 @@ def test_a_name_that_is_forbidden_stays_readable() -> None:
     ]
 
 
-def test_a_name_that_another_tool_has_gets_a_longer_digest() -> None:
+def test_name_that_another_tool_has_gets_longer_digest() -> None:
     [taken] = full_names("s", ["a.b"])
 
     names = full_names("s", ["a.b", taken.removeprefix("s__")])
@@ -42,7 +42,7 @@ def test_a_name_that_another_tool_has_gets_a_longer_digest() -> None:
     assert sorted(names.values()) == sorted(["a.b", taken.removeprefix("s__")])
 
 
-def test_a_name_whose_whole_digest_other_tools_have_gets_a_longer_one() -> None:
+def test_name_with_fully_taken_digest_is_lengthened() -> None:
     digest = hashlib.sha256(b"a.b").hexdigest()
     taken = [f"a_b-{digest[:length]}" for length in range(8, 65)]
 
@@ -81,7 +81,7 @@ IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
         ),
     ],
 )
-def test_output_is_the_structure_else_the_text_else_all_content(answer: dict[str, Any], output: Any) -> None:
+def test_output_is_structure_else_text_else_all_content(answer: dict[str, Any], output: Any) -> None:
     assert output_of(CallToolResult.model_validate(answer)) == output
 
 
@@ -93,7 +93,7 @@ def test_output_is_the_structure_else_the_text_else_all_content(answer: dict[str
         ([IMAGE], "The tool failed without saying why."),
     ],
 )
-def test_an_error_is_its_text(content: list[Any], message: str) -> None:
+def test_error_is_its_text(content: list[Any], message: str) -> None:
     assert error_text(CallToolResult.model_validate({"content": content, "isError": True})) == message
 
 
@@ -104,7 +104,7 @@ def of(schema: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"x": schema}}
 
 
-def test_a_schema_that_can_be_checked_passes_unchanged() -> None:
+def test_schema_that_can_be_checked_passes_unchanged() -> None:
     schema = {"$schema": DRAFT_7, **of({"$ref": "#/definitions/n"}), "definitions": {"n": {"x-hint": [1]}}}
 
     assert checkable(schema) is schema
@@ -123,7 +123,7 @@ def test_a_schema_that_can_be_checked_passes_unchanged() -> None:
         ({"items": [{"default": {"items": [1]}}]}, {"prefixItems": [{"default": {"items": [1]}}]}),
     ],
 )
-def test_an_older_draft_is_written_as_the_current_one(old: Any, current: Any) -> None:
+def test_schema_of_older_draft_becomes_current_draft(old: Any, current: Any) -> None:
     assert checkable(of(old)) == of(current)
 
 
@@ -131,10 +131,10 @@ def test_an_older_draft_is_written_as_the_current_one(old: Any, current: Any) ->
     "schema",
     [of({"type": 7}), of({"$ref": "https://example.com/x"}), of({"pattern": "["}), {"properties": []}],
 )
-def test_one_without_a_meaning_takes_any_object(schema: Any) -> None:
+def test_meaningless_schema_accepts_any_object(schema: Any) -> None:
     assert checkable(schema) == {"type": "object"}
 
 
-def test_a_schema_that_takes_too_long_to_check_is_refused() -> None:
+def test_schema_too_slow_to_check_is_refused() -> None:
     with pytest.raises(SchemaTooLargeError, match="checks one value up to"):
         checkable(of({"enum": [[number] for number in range(12_000)]}))

@@ -26,7 +26,7 @@ async def comes_to_an_end(transport: StdioTransport) -> None:
     await asyncio.to_thread(wait_until, lambda: transport._guard.process.returncode is not None)
 
 
-def test_a_server_whose_stop_is_cancelled_ends() -> None:
+def test_server_whose_stop_is_cancelled_ends() -> None:
     async def main() -> None:
         transport = StdioTransport(STUBBORN, on_end=lambda: None, on_line=lambda _: None, hide=str)
         for stream in await transport.__aenter__():
@@ -41,7 +41,7 @@ def test_a_server_whose_stop_is_cancelled_ends() -> None:
     asyncio.run(main())
 
 
-def test_a_server_whose_start_is_cancelled_ends() -> None:
+def test_server_whose_start_is_cancelled_ends() -> None:
     async def main() -> None:
         transport = StdioTransport(STUBBORN, on_end=lambda: None, on_line=lambda _: None, hide=str)
         starting = asyncio.create_task(transport.__aenter__())
@@ -93,20 +93,18 @@ def answered(line: str) -> int | str | None:
         ('{"' + '\\"' * 2_000_000, None),
     ],
 )
-def test_an_answer_is_an_object_with_an_id_and_a_result_or_an_error(
-    line: str, number: int | str | None
-) -> None:
+def test_answer_has_id_and_result_or_error(line: str, number: int | str | None) -> None:
     assert answered(line) == number
 
 
-def test_a_message_that_can_be_read_is_that_message() -> None:
+def test_message_that_can_be_read_is_that_message() -> None:
     line = b'{"jsonrpc":"2.0","id":"3","result":{"content":[]}}\n'
 
     assert read_message(line) == JSONRPCResponse(jsonrpc="2.0", id="3", result={"content": []})
 
 
 @pytest.mark.parametrize("rest", ["[" * 200_000, "0," + "11," * 70_000, "[]" * 100_000])
-def test_the_work_for_an_unreadable_answer_does_not_grow_with_its_length(rest: str) -> None:
+def test_length_does_not_affect_unreadable_answers_cost(rest: str) -> None:
     line = f'{{"jsonrpc":"2.0","id":3,"result":{rest}\n'.encode()
     steps: list[str] = []
     sys.setprofile(lambda _frame, event, _argument: steps.append(event))
@@ -120,7 +118,7 @@ def test_the_work_for_an_unreadable_answer_does_not_grow_with_its_length(rest: s
 
 
 @pytest.mark.parametrize("token", ["Bearer opensesame", " Bearer opensesame\n"])
-def test_tools_are_called_with_the_headers_of_the_config(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+def test_tools_are_called_with_headers_of_config(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     monkeypatch.setenv("WEB_TOKEN", token)
     headers = {"Authorization": {"valueFrom": {"env": "WEB_TOKEN"}}, "X-Team": "blue"}
 
@@ -136,9 +134,7 @@ def test_tools_are_called_with_the_headers_of_the_config(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("token", ["Bearer open\nsesame", "Bearer 열려라참깨", "Bearer \x7fopen"])
-def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch, token: str
-) -> None:
+def test_unsendable_header_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     monkeypatch.setenv("WEB_TOKEN", token)
 
     async def look() -> None:
@@ -151,7 +147,7 @@ def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(
     assert "Bearer" not in str(raised.value)
 
 
-def test_a_server_is_found_at_an_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_is_found_at_address_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     async def look() -> tuple[bool, str | None]:
         async with opened({"web": {"url": {"valueFrom": {"env": "WEB_URL"}}}}) as it:
             return it.state("web")
@@ -161,7 +157,7 @@ def test_a_server_is_found_at_an_address_from_the_environment(monkeypatch: pytes
         assert asyncio.run(look()) == (True, None)
 
 
-def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once() -> None:
+def test_too_deeply_nested_answer_fails_call_immediately() -> None:
     async def look(url: str) -> tuple[str, Any]:
         async with opened({"web": {"url": url}}) as it:
             with pytest.raises(McpError) as raised:
@@ -176,9 +172,7 @@ def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
-def test_an_answer_that_is_too_long_costs_only_its_own_call(
-    encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overlong_answer_costs_only_its_own_call(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.mcp.transports.MESSAGE_BYTES", 100_000)
 
     async def look(url: str) -> tuple[int, str, bool, Any]:
@@ -214,7 +208,7 @@ LONG = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"text": "x" * 10_000}})
         ("text/event-stream", f"event: message\ndata: {LONG}\n\n"),
     ],
 )
-def test_answer_about_a_task_that_cannot_be_read_leaves_the_connection_open(
+def test_unreadable_task_answer_leaves_connection_open(
     kind: str, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.mcp.transports.MESSAGE_BYTES", 5_000)
@@ -236,7 +230,7 @@ def test_answer_about_a_task_that_cannot_be_read_leaves_the_connection_open(
         asyncio.run(ask(server))
 
 
-def test_connection_of_one_call_that_breaks_costs_only_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_connection_costs_only_its_own_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.mcp.servers.REASON_SECONDS", 0.1)
 
     async def look(server: PlainHttpServer) -> tuple[str, Any, tuple[bool, str | None]]:
@@ -253,7 +247,7 @@ def test_connection_of_one_call_that_breaks_costs_only_that_call(monkeypatch: py
     assert (output, state) == ("1", (True, None))
 
 
-def test_a_list_that_changes_is_followed() -> None:
+def test_list_that_changes_is_followed() -> None:
     async def look(url: str) -> Any:
         async with opened({"web": {"url": url}}, UNASKED) as it:
             await it.call("web__learn", name="newer")
@@ -264,7 +258,7 @@ def test_a_list_that_changes_is_followed() -> None:
         assert asyncio.run(look(server.url)) == "newer"
 
 
-def test_a_server_that_goes_away_fails_its_calls_and_is_found_again() -> None:
+def test_lost_server_fails_calls_and_is_refound() -> None:
     async def look(it: Office, server: WebServer) -> tuple[str, str]:
         hanging = asyncio.create_task(it.call("web__hang"))
         await it.call("web__headers")
@@ -291,7 +285,7 @@ def test_a_server_that_goes_away_fails_its_calls_and_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("path", ["/elsewhere", ""])
-def test_an_address_without_a_server_costs_only_its_own_tools(path: str) -> None:
+def test_address_without_server_costs_only_its_own_tools(path: str) -> None:
     async def look(server: WebServer) -> tuple[set[str], tuple[bool, str | None]]:
         nowhere = {"url": f"http://127.0.0.1:{server.port}{path}"}
         async with opened({"web": {"url": server.url}, "nowhere": nowhere}) as it:
@@ -307,7 +301,7 @@ def test_an_address_without_a_server_costs_only_its_own_tools(path: str) -> None
 @pytest.mark.parametrize(
     "unknown", [(404, "gone"), (404, ""), (400, "Bad Request: No valid session ID provided")]
 )
-def test_calls_go_on_in_a_new_session_and_run_once(unknown: tuple[int, str], patience: RestartTimes) -> None:
+def test_calls_continue_in_new_session_running_once(unknown: tuple[int, str], patience: RestartTimes) -> None:
     async def look(server: PlainHttpServer) -> list[Any]:
         async with opened({"web": {"url": server.url}}, patience) as it:
             first = await it.call("web__count")
@@ -321,7 +315,7 @@ def test_calls_go_on_in_a_new_session_and_run_once(unknown: tuple[int, str], pat
     assert server.calls == 4
 
 
-def test_a_server_that_forgets_every_session_is_an_error() -> None:
+def test_server_that_forgets_every_session_is_error() -> None:
     async def look(server: PlainHttpServer) -> None:
         async with opened({"web": {"url": server.url}}, UNASKED) as it:
             await it.call("web__count")
@@ -367,7 +361,7 @@ BUSY = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32_000, "mes
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
 )
-def test_a_refused_call_has_the_status_and_what_to_do(
+def test_refused_call_has_status_and_suggestion(
     refusal: tuple[int, str, str, dict[str, str]], message: str
 ) -> None:
     async def look(server: PlainHttpServer) -> tuple[str, Any]:
@@ -387,7 +381,7 @@ def test_a_refused_call_has_the_status_and_what_to_do(
     assert output == "1"
 
 
-def test_a_server_that_refuses_its_start_is_down_with_the_status() -> None:
+def test_server_refusing_start_is_down_with_status() -> None:
     async def look(server: PlainHttpServer) -> str | None:
         async with opened({"web": {"url": server.url}}) as it:
             return it.state("web")[1]

@@ -130,7 +130,7 @@ def signalled(consumer: Consumer, *, is_heard: bool = True) -> Drain:
     return drain
 
 
-def test_a_worker_that_has_nothing_to_do_stops_with_the_next_turn_of_its_loop(consumer: Consumer) -> None:
+def test_idle_worker_stops_at_next_loop_turn(consumer: Consumer) -> None:
     signalled(consumer)
     assert state.should_stop is None
 
@@ -151,7 +151,7 @@ def listen_until(go_on: threading.Event, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(revisions, "stop", lambda seconds: go_on.wait(10))
 
 
-def test_calls_are_given_back_while_extensions_hear_of_the_stop_and_the_worker_waits_for_them(
+def test_calls_return_while_worker_awaits_stopping_extensions(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
@@ -167,7 +167,7 @@ def test_calls_are_given_back_while_extensions_hear_of_the_stop_and_the_worker_w
     assert state.should_stop == EX_OK
 
 
-def test_an_extension_that_does_not_end_is_not_waited_for_longer_than_its_time(
+def test_hanging_extension_is_awaited_within_limit(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain_module, "LISTEN_SECONDS", 0.0)
@@ -180,7 +180,7 @@ def test_an_extension_that_does_not_end_is_not_waited_for_longer_than_its_time(
     heard(drain)
 
 
-def test_a_call_that_was_being_delivered_when_the_signal_came_is_waited_for(consumer: Consumer) -> None:
+def test_call_being_delivered_at_signal_is_awaited(consumer: Consumer) -> None:
     call = Call()
     signalled(consumer)
     state.reserved_requests.add(call)  # its trip had begun before
@@ -193,13 +193,13 @@ def test_a_call_that_was_being_delivered_when_the_signal_came_is_waited_for(cons
     assert state.should_stop == EX_OK
 
 
-def test_no_call_begins_after_the_signal(consumer: Consumer) -> None:
+def test_no_call_begins_after_signal(consumer: Consumer) -> None:
     Drain(cast(Any, consumer))._on_signal(signal.SIGTERM, None)
     assert consumer.is_draining
     assert state.should_stop is None
 
 
-def test_the_signal_waits_for_no_lock_that_what_it_interrupts_may_hold(
+def test_signal_awaits_no_lock_of_interrupted_code(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(*_: object, **__: object) -> None:
@@ -214,9 +214,7 @@ def test_the_signal_waits_for_no_lock_that_what_it_interrupts_may_hold(
     assert state.should_terminate is None
 
 
-def test_a_worker_whose_loop_does_not_turn_stops_and_takes_no_more_calls(
-    consumer: Consumer, clock: Clock
-) -> None:
+def test_stuck_loop_worker_stops_and_takes_no_calls(consumer: Consumer, clock: Clock) -> None:
     drain = signalled(consumer)
     assert not drain._check()
     assert state.should_stop is None
@@ -228,7 +226,7 @@ def test_a_worker_whose_loop_does_not_turn_stops_and_takes_no_more_calls(
     assert consumer.is_draining
 
 
-def test_a_worker_whose_loop_turns_is_not_stopped_for_being_slow(consumer: Consumer, clock: Clock) -> None:
+def test_slow_worker_with_turning_loop_keeps_running(consumer: Consumer, clock: Clock) -> None:
     call, drain = Call(), signalled(consumer)
     state.reserved_requests.add(call)
     consumer.turn()
@@ -241,9 +239,7 @@ def test_a_worker_whose_loop_turns_is_not_stopped_for_being_slow(consumer: Consu
     assert state.should_stop == EX_OK
 
 
-def test_a_worker_whose_celery_does_not_end_is_ended_after_its_grace_period(
-    consumer: Consumer, clock: Clock
-) -> None:
+def test_hanging_celery_worker_ends_after_grace_period(consumer: Consumer, clock: Clock) -> None:
     call, began, drain = Call(), clock.now, signalled(consumer)
     state.reserved_requests.add(call)
     consumer.turn()
@@ -256,9 +252,7 @@ def test_a_worker_whose_celery_does_not_end_is_ended_after_its_grace_period(
     assert clock.end == began + GRACE_SECONDS + LATEST_SECONDS + LATE_SHUTDOWN_SECONDS
 
 
-def test_an_idle_worker_whose_celery_does_not_end_is_ended_before_its_grace_period(
-    consumer: Consumer, clock: Clock
-) -> None:
+def test_idle_hanging_celery_worker_ends_before_grace_period(consumer: Consumer, clock: Clock) -> None:
     began, drain = clock.now, signalled(consumer)
     consumer.turn()
     consumer.turn()
@@ -268,7 +262,7 @@ def test_an_idle_worker_whose_celery_does_not_end_is_ended_before_its_grace_peri
     assert clock.end == began + SHUTDOWN_SECONDS
 
 
-def test_a_worker_that_is_asked_twice_is_ended_soon(consumer: Consumer, clock: Clock) -> None:
+def test_worker_that_is_asked_twice_is_ended_soon(consumer: Consumer, clock: Clock) -> None:
     drain = signalled(consumer)
 
     drain._on_signal(signal.SIGTERM, None)
@@ -276,7 +270,7 @@ def test_a_worker_that_is_asked_twice_is_ended_soon(consumer: Consumer, clock: C
     assert clock.end == clock.now + ASKED_TWICE_SECONDS
 
 
-def test_a_drain_starts_no_thread(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_starts_no_thread(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
     drain = Drain(cast(Any, consumer))
     drain._listener.start()
     monkeypatch.setattr(threading.Thread, "start", no_thread)
@@ -289,7 +283,7 @@ def test_a_drain_starts_no_thread(consumer: Consumer, monkeypatch: pytest.Monkey
     assert state.should_stop == EX_OK
 
 
-def test_a_worker_without_a_thread_for_its_drain_does_not_begin(
+def test_worker_without_drain_thread_does_not_begin(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threading.Thread, "start", no_thread)
@@ -306,7 +300,7 @@ def no_thread(_: threading.Thread) -> None:
 
 
 @pytest.mark.parametrize("passed_seconds", [0, GRACE_SECONDS + LATEST_SECONDS])
-def test_a_refresh_in_flight_is_waited_for_also_beyond_the_grace_period(
+def test_refresh_in_flight_is_awaited_beyond_grace(
     consumer: Consumer, clock: Clock, refreshes: RefreshesInFlight, passed_seconds: float
 ) -> None:
     with refreshes.one():
@@ -322,7 +316,7 @@ def test_a_refresh_in_flight_is_waited_for_also_beyond_the_grace_period(
     assert state.should_stop == EX_OK
 
 
-def test_a_refresh_in_flight_is_waited_for_by_a_worker_whose_loop_does_not_turn(
+def test_stuck_loop_worker_awaits_refresh_in_flight(
     consumer: Consumer, clock: Clock, refreshes: RefreshesInFlight
 ) -> None:
     drain = signalled(consumer)
@@ -335,7 +329,7 @@ def test_a_refresh_in_flight_is_waited_for_by_a_worker_whose_loop_does_not_turn(
     assert state.should_stop == EX_OK
 
 
-def test_a_refresh_that_outlasts_its_own_limit_is_not_waited_for(
+def test_refresh_beyond_own_limit_is_not_awaited(
     consumer: Consumer, clock: Clock, refreshes: RefreshesInFlight
 ) -> None:
     with refreshes.one():
@@ -345,7 +339,7 @@ def test_a_refresh_that_outlasts_its_own_limit_is_not_waited_for(
         assert state.should_stop == EX_OK
 
 
-def test_a_drain_that_is_asked_for_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_that_is_asked_for_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     monkeypatch.setattr("os.kill", lambda _, number: sent.append(number))
     pool = SimpleNamespace(is_draining=False)

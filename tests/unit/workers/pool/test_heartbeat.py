@@ -59,7 +59,7 @@ class Beating:
         self.heartbeat._beat(self.runtime, RECORD, self.consumer, self.shutdowns)
 
 
-def test_a_worker_still_serves_the_agents_that_it_stands_by_for() -> None:
+def test_worker_still_serves_its_standby_agents() -> None:
     worker = Beating()
     worker.standby.agents = frozenset({"newt"})
     worker.heartbeat._update_standby(worker.runtime, worker.left, worker.beat)
@@ -68,7 +68,7 @@ def test_a_worker_still_serves_the_agents_that_it_stands_by_for() -> None:
     assert [record.agents for record in worker.said] == [("lizard", "newt")]
 
 
-def test_a_worker_waits_once_for_its_models_before_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_waits_once_for_models_before_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.pool.heartbeat.require_agents", lambda *_: None)
     worker, steps = Beating(), list[object]()
     worker.runtime.serve = lambda *agents: steps.append(agents)
@@ -81,7 +81,7 @@ def test_a_worker_waits_once_for_its_models_before_it_is_ready(monkeypatch: pyte
     assert "worker.models_still_load" in {entry["event"] for entry in logs}
 
 
-def test_a_worker_leaves_a_paused_agent_and_takes_it_again_when_it_is_resumed() -> None:
+def test_worker_leaves_paused_agent_until_resumed() -> None:
     worker = Beating()
     worker.pauses = Paused({"newt": Pause(agent="newt", reason="it loops", by="ann")})
 
@@ -98,7 +98,7 @@ def test_a_worker_leaves_a_paused_agent_and_takes_it_again_when_it_is_resumed() 
     assert told == [("agent.paused", "newt"), ("agent.resumed", "newt")]
 
 
-def test_a_worker_that_drains_takes_no_resumed_agent() -> None:
+def test_worker_that_drains_takes_no_resumed_agent() -> None:
     worker = Beating()
     worker.pauses = Paused({"newt": Pause(agent="newt")})
     worker.beat()
@@ -109,7 +109,7 @@ def test_a_worker_that_drains_takes_no_resumed_agent() -> None:
     assert list(worker.consumer.queues) == ["agent.lizard"]
 
 
-def test_a_worker_says_at_once_that_it_has_another_revision() -> None:
+def test_worker_announces_other_revision_at_once() -> None:
     worker = Beating()
     worker.heartbeat._update_standby(worker.runtime, worker.left, worker.beat)
     assert worker.said == []
@@ -118,7 +118,7 @@ def test_a_worker_says_at_once_that_it_has_another_revision() -> None:
     assert worker.said == [RECORD]
 
 
-def test_agents_that_could_not_be_published_are_published_with_the_next_beat(
+def test_unpublished_agents_are_published_with_next_beat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worker, published = Beating(), list[object]()
@@ -138,7 +138,7 @@ def test_agents_that_could_not_be_published_are_published_with_the_next_beat(
     assert published == [[], []]
 
 
-def test_a_worker_that_drains_is_not_told_to_end_a_second_time() -> None:
+def test_draining_worker_is_told_once_to_end() -> None:
     worker = Beating()
     worker.left.leave({"newt"})
     worker.standby.is_over = True
@@ -147,7 +147,7 @@ def test_a_worker_that_drains_is_not_told_to_end_a_second_time() -> None:
     assert len(worker.said) == 1
 
 
-def test_a_worker_says_how_many_places_it_has_now() -> None:
+def test_worker_says_how_many_places_it_has_now() -> None:
     worker = Beating()
     worker.consumer.pool = SimpleNamespace(limit=5, intake=SimpleNamespace(renew=lambda: None))
     worker.beat()
@@ -156,7 +156,7 @@ def test_a_worker_says_how_many_places_it_has_now() -> None:
 
 
 @pytest.mark.parametrize("fault", [OutOfMemoryError("full"), ValueError("year 33658 is out of range")])
-def test_a_fault_of_schedules_keeps_no_other_step_from_its_beat(fault: Exception) -> None:
+def test_schedule_fault_stops_no_other_heartbeat_step(fault: Exception) -> None:
     worker, steps = Beating(), list[str]()
     worker.consumer.pool = SimpleNamespace(
         limit=1, intake=SimpleNamespace(renew=lambda: steps.append("messages are renewed"))
@@ -186,7 +186,7 @@ def joins(agent_registry: AgentRegistry, **fields: Any) -> None:
     agent_registry.publish_worker(record, 20)
 
 
-def test_second_workspace_of_an_agent_is_refused_and_leaves_no_row(agent_registry: AgentRegistry) -> None:
+def test_agents_second_workspace_is_refused_without_row(agent_registry: AgentRegistry) -> None:
     joins(agent_registry)
 
     with pytest.raises(ConfigError) as refused:
@@ -205,9 +205,7 @@ def test_second_workspace_of_an_agent_is_refused_and_leaves_no_row(agent_registr
 
 
 @pytest.mark.parametrize("name", ["w", "late"])
-def test_second_state_root_of_an_agent_is_refused_even_under_the_same_name(
-    agent_registry: AgentRegistry, name: str
-) -> None:
+def test_second_state_root_is_refused_under_any_name(agent_registry: AgentRegistry, name: str) -> None:
     joins(agent_registry)
 
     with pytest.raises(ConfigError, match="serves agent 'lizard' from another state root"):
@@ -222,7 +220,7 @@ def test_second_state_root_of_an_agent_is_refused_even_under_the_same_name(
         ("git:1", None, "This worker does not follow the revisions of its bundle, and worker w"),
     ],
 )
-def test_worker_with_another_follow_policy_is_refused_and_leaves_no_row(
+def test_other_follow_policy_is_refused_without_row(
     agent_registry: AgentRegistry, first: str | None, second: str | None, told: str
 ) -> None:
     joins(agent_registry, bundle_ref=first)
@@ -245,7 +243,7 @@ def test_workspace_without_live_workers_blocks_no_worker(agent_registry: AgentRe
     joins(agent_registry, name="older", workspace="", swarm="", root_id="other")
 
 
-def test_two_swarms_of_one_workspace_that_share_an_agent_are_warned_of(agent_registry: AgentRegistry) -> None:
+def test_swarms_sharing_workspace_and_agent_cause_warning(agent_registry: AgentRegistry) -> None:
     joins(agent_registry)
 
     with structlog.testing.capture_logs() as logs:

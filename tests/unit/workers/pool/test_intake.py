@@ -90,7 +90,7 @@ def later(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
-def test_call_with_a_countdown_becomes_a_record_that_replaces_its_message() -> None:
+def test_countdown_call_becomes_record_replacing_its_message() -> None:
     around, eta = Around(), later(60)
     assert around.read(eta=eta) is None
     record = around.record()
@@ -100,7 +100,7 @@ def test_call_with_a_countdown_becomes_a_record_that_replaces_its_message() -> N
     assert around.ledger.redis.llen("agent.smith") == 0
 
 
-def test_message_that_is_queued_at_its_time_is_a_call_like_any_other() -> None:
+def test_message_queued_on_time_is_ordinary_call() -> None:
     around = Around()
     around.read(eta=later(60))
     around.intake._delivery.reaper.run_now("call-1")
@@ -110,7 +110,7 @@ def test_message_that_is_queued_at_its_time_is_a_call_like_any_other() -> None:
     assert (incoming.id, incoming.was_stored) == ("call-1", True)
 
 
-def test_event_with_a_countdown_has_no_place_in_its_mailbox_yet() -> None:
+def test_countdown_event_has_no_mailbox_place_yet() -> None:
     around = Around()
     payload = {"input": 1, "instanceKey": "i"}
     message = {"type": "event", "from": "client", "to": "smith", "payload": payload}
@@ -122,13 +122,13 @@ def test_event_with_a_countdown_has_no_place_in_its_mailbox_yet() -> None:
     assert not around.ledger.redis.exists(around.ledger.keys.mailbox(mailbox_of(record.call)))
 
 
-def test_time_in_the_call_itself_counts_like_an_eta() -> None:
+def test_time_in_call_itself_counts_like_eta() -> None:
     around = Around()
     assert around.read(call={**CALL, "notBefore": later(60)}) is None
     assert around.record().status == "scheduled"
 
 
-def test_message_that_comes_again_is_acknowledged_and_keeps_its_time() -> None:
+def test_repeated_message_is_acknowledged_and_keeps_time() -> None:
     around = Around()
     around.read(eta=later(60))
     first = around.record().not_before
@@ -137,14 +137,14 @@ def test_message_that_comes_again_is_acknowledged_and_keeps_its_time() -> None:
     assert around.acknowledged == ["tag-1", "tag-2"]
 
 
-def test_other_call_with_a_known_id_is_left_to_the_claim() -> None:
+def test_other_call_of_known_id_goes_to_claim() -> None:
     around = Around()
     around.read(eta=later(60))
     assert around.read("tag-2", call={**CALL, "args": {"other": 1}}, eta=later(60)) is not None
     assert around.acknowledged == ["tag-1"]
 
 
-def test_call_that_is_none_is_refused_at_once_whatever_its_time() -> None:
+def test_invalid_call_with_countdown_is_refused_immediately() -> None:
     around = Around()
     assert around.read(call={**CALL, "timeoutSeconds": -1}, eta=later(60)) is not None  # its claim refuses it
     assert around.ledger.record("call-1") is None
@@ -158,14 +158,14 @@ def test_time_that_is_too_far_ahead_is_refused() -> None:
     assert around.acknowledged == ["tag-1"]
 
 
-def test_expiry_before_its_time_is_when_a_scheduled_call_is_due() -> None:
+def test_earlier_expiry_is_scheduled_calls_due_time() -> None:
     around, expires = Around(), later(30)
     around.read(eta=later(60), expires=expires)
     due = around.ledger.redis.zscore(around.ledger.keys.due, "call-1")
     assert due == pytest.approx(datetime.fromisoformat(expires).timestamp() * 1000, abs=1)
 
 
-def test_call_that_is_revoked_before_it_comes_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_revoked_before_arrival_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     around = Around()
     monkeypatch.setattr(state, "revoked", {"call-1"})
     assert around.read(eta=later(60)) is None
@@ -178,13 +178,13 @@ def test_call_that_is_revoked_before_it_comes_ends_at_once(monkeypatch: pytest.M
     [None, "", later(-5), later(-5).removesuffix("+00:00")],
     ids=["none", "empty", "past", "without-zone"],  # xdist wants the same ids in each process
 )
-def test_message_whose_time_has_come_is_read_at_once(eta: str | None) -> None:
+def test_message_already_due_is_read_at_once(eta: str | None) -> None:
     incoming = Around().read(eta=eta)
     assert incoming is not None
     assert incoming.call(1_000).tool_name == "echo__args"
 
 
-def test_expiry_of_a_message_is_the_deadline_of_its_call() -> None:
+def test_expiry_of_message_is_deadline_of_its_call() -> None:
     expires = later(60)
     incoming = Around().read(expires=expires)
     assert incoming is not None
@@ -194,20 +194,20 @@ def test_expiry_of_a_message_is_the_deadline_of_its_call() -> None:
 
 
 @pytest.mark.parametrize("headers", [{"eta": "soon"}, {"eta": later(9), "id": ""}, {"task": "no.such"}])
-def test_message_that_holds_no_call_is_buried_and_acknowledged(headers: dict[str, Any]) -> None:
+def test_message_without_call_is_buried_and_acknowledged(headers: dict[str, Any]) -> None:
     around = Around()
     assert around.read(**headers) is None
     assert (len(around.buried), around.acknowledged, around.intake.is_idle) == (1, ["tag-1"], True)
 
 
-def test_message_stays_in_flight_while_redis_cannot_take_its_answer() -> None:
+def test_message_stays_in_flight_while_redis_is_away() -> None:
     around = Around(RedisConnectionError("gone"))
     assert around.read(task="no.such") is None
     assert (around.buried, around.acknowledged, around.returned) == ([], [], [])
     assert around.intake.is_idle  # it is not renewed here, so another worker gets it after a lease
 
 
-def test_fault_in_the_answer_to_a_message_makes_a_dead_letter_of_it() -> None:
+def test_fault_while_answering_message_makes_dead_letter() -> None:
     around = Around(LookupError("a fault of Celery's"))
     assert around.read(task="no.such") is None
     assert (around.buried, around.acknowledged) == (['LookupError("a fault of Celery\'s")'], ["tag-1"])

@@ -259,7 +259,7 @@ def numbers(first: int, last: int) -> list[str]:
     return [str(number) for number in range(first, last)]
 
 
-def test_short_calls_run_one_after_another_each_with_a_confirmed_mark() -> None:
+def test_short_calls_run_successively_with_confirmed_marks() -> None:
     held: list[int] = []
     scene = Scene(2, lambda number: held.append(len(scene.lead.claims())))
     scene.comes(*numbers(0, 30))
@@ -272,7 +272,7 @@ def test_short_calls_run_one_after_another_each_with_a_confirmed_mark() -> None:
     wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
 
 
-def test_calls_that_came_with_the_first_are_claimed_and_marked_before_it_begins() -> None:
+def test_calls_arriving_together_are_marked_before_first_begins() -> None:
     marked: dict[int, int] = {}
     scene = Scene(8, lambda number: marked.update({number: len(scene.reader.marked)}))
     scene.comes(*numbers(0, GROUP))  # from then on all calls are known to be short
@@ -285,7 +285,7 @@ def test_calls_that_came_with_the_first_are_claimed_and_marked_before_it_begins(
     wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
 
 
-def test_claimed_call_does_not_wait_for_more_in_queues_that_are_not_known_to_hold_any() -> None:
+def test_claimed_call_does_not_await_possibly_empty_queues() -> None:
     scene = Scene(8, lambda number: None)
     scene.reader.is_known = False
     scene.comes(*numbers(0, GROUP))
@@ -295,7 +295,7 @@ def test_claimed_call_does_not_wait_for_more_in_queues_that_are_not_known_to_hol
     assert scene.reader.credits[:3] == [8, 8, 8]
 
 
-def test_claimed_call_begins_though_there_is_no_queue_to_look_for_more() -> None:
+def test_claimed_call_begins_without_queues_to_check() -> None:
     scene = Scene(8, lambda number: None)
     scene.comes(*numbers(0, GROUP))
     scene.comes("100", is_full=True)
@@ -303,7 +303,7 @@ def test_claimed_call_begins_though_there_is_no_queue_to_look_for_more() -> None
     wait_until(lambda: scene.noted == [*numbers(0, GROUP), "100"])
 
 
-def test_events_stay_in_their_queue_while_too_many_turns_wait_for_their_tools() -> None:
+def test_too_many_turns_awaiting_tools_keep_events_queued() -> None:
     scene = Scene(2, lambda number: None)
     scene.slots.most_released = 1
     calls, events = "agent.coder", "agent.coder.events"
@@ -316,7 +316,7 @@ def test_events_stay_in_their_queue_while_too_many_turns_wait_for_their_tools() 
     wait_until(lambda: scene.reader.queues == [calls, events])
 
 
-def test_no_more_calls_are_claimed_ahead_than_are_run_in_a_moment() -> None:
+def test_calls_claimed_ahead_fit_into_one_moment() -> None:
     scene = Scene(2, lambda number: threading.Event().wait(0.002))
     scene.comes(*numbers(0, 20))
     scene.comes(*numbers(20, 40))
@@ -325,7 +325,7 @@ def test_no_more_calls_are_claimed_ahead_than_are_run_in_a_moment() -> None:
     assert max(scene.reader.extras) <= AHEAD_SECONDS / 0.002
 
 
-def test_call_that_needs_no_mark_begins_without_one_and_others_are_marked() -> None:
+def test_only_calls_that_need_marks_are_marked() -> None:
     scene = Scene(1, lambda number: None)
     marked, unmarked = scene._plan, replace(scene._plan, needs_mark=False)
     scene.of = lambda job: unmarked if int(job.id) % 2 else marked  # type: ignore[method-assign]
@@ -336,7 +336,7 @@ def test_call_that_needs_no_mark_begins_without_one_and_others_are_marked() -> N
     assert scene.reader.marked == [str(number) for number in range(0, 3 * GROUP, 2)]
 
 
-def test_few_calls_come_with_a_wake_up_once_calls_have_been_short() -> None:
+def test_wake_up_brings_several_calls_after_short_calls() -> None:
     scene = Scene(4, lambda number: None)
     scene.comes(*numbers(0, GROUP))
     scene.begin()
@@ -344,7 +344,7 @@ def test_few_calls_come_with_a_wake_up_once_calls_have_been_short() -> None:
     assert scene.reader.ahead[0] == 1
 
 
-def test_one_call_comes_with_a_wake_up_after_a_call_was_long() -> None:
+def test_wake_up_brings_one_call_after_long_call() -> None:
     ends = threading.Event()
     scene = Scene(4, lambda number: number < GROUP or ends.wait())
     scene.comes(*numbers(0, GROUP + 1))
@@ -355,7 +355,7 @@ def test_one_call_comes_with_a_wake_up_after_a_call_was_long() -> None:
 
 
 @pytest.mark.parametrize(("answer", "ended_as_cancelled"), [(0, []), (-1, ["1"]), (-2, [])])
-def test_a_call_whose_mark_is_refused_does_not_run(answer: int, ended_as_cancelled: list[str]) -> None:
+def test_call_whose_mark_is_refused_does_not_run(answer: int, ended_as_cancelled: list[str]) -> None:
     scene = Scene(1, lambda number: None)
     scene.reader.mark_answers["1"] = answer
     scene.comes("0", "1", "2")
@@ -380,7 +380,7 @@ def test_results_are_sent_again_when_redis_is_back(monkeypatch: pytest.MonkeyPat
     assert scene.ran == ["0"]
 
 
-def test_result_that_no_script_can_store_is_given_up_and_others_are_stored(
+def test_unstorable_result_is_dropped_and_others_stored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def damages(number: int) -> None:
@@ -395,7 +395,7 @@ def test_result_that_no_script_can_store_is_given_up_and_others_are_stored(
     assert "call.not_stored" in capsys.readouterr().out
 
 
-def test_results_of_the_event_loop_go_with_the_reservation_that_the_free_slots_allow(
+def test_results_of_event_loop_go_with_reservation_that_free_slots_allow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop_calls, "LASTING_SECONDS", 60)
@@ -413,7 +413,7 @@ def test_results_of_the_event_loop_go_with_the_reservation_that_the_free_slots_a
     assert len(scene.reader.credits) > 1
 
 
-def test_mark_that_no_script_can_set_costs_its_call_and_no_other() -> None:
+def test_unsettable_mark_costs_only_its_own_call() -> None:
     scene = Scene(1, lambda number: None)
     scene.reader.damaged = "1"
     scene.comes("0", "1", "2")
@@ -422,7 +422,7 @@ def test_mark_that_no_script_can_set_costs_its_call_and_no_other() -> None:
     assert scene.ran == ["0", "2"]
 
 
-def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_begins_while_mark_is_unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lead_module, "PAUSE_SECONDS", 0.01)
     scene = Scene(1, lambda number: None)
     job_comes = threading.Event()
@@ -443,7 +443,7 @@ def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.M
     wait_until(lambda: scene.noted == ["0"])
 
 
-def test_work_that_outlives_its_call_and_waits_detaches_nothing() -> None:
+def test_waiting_work_that_outlives_call_detaches_nothing() -> None:
     scene = Scene(2, lambda number: None)
     scene.comes("0")
     scene.begin()
@@ -459,7 +459,7 @@ def test_work_that_outlives_its_call_and_waits_detaches_nothing() -> None:
     assert scene.lead._leader == 1  # nobody else was elected
 
 
-def test_however_many_slots_are_free_one_script_can_claim_what_is_reserved() -> None:
+def test_one_script_can_claim_any_reservation() -> None:
     scene = Scene(10_000, lambda number: None)
     scene.comes("0")
     scene.begin()
@@ -468,7 +468,7 @@ def test_however_many_slots_are_free_one_script_can_claim_what_is_reserved() -> 
     assert max(scene.reader.credits) + EXTRA < 4_000
 
 
-def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes_back(
+def test_long_call_passes_lead_and_slotless_calls_return(
     gates: Callable[[str], threading.Event],
 ) -> None:
     scene = Scene(2, lambda number: gates(str(number)).wait(60) if number < 2 else None)
@@ -488,7 +488,7 @@ def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes
     wait_until(lambda: "0" in scene.noted)
 
 
-def test_calls_of_a_tool_that_lasts_get_threads_of_their_own_at_once(
+def test_slow_tools_calls_immediately_get_own_threads(
     gates: Callable[[str], threading.Event],
 ) -> None:
     scene = Scene(4, lambda number: gates("all").wait(60))
@@ -500,7 +500,7 @@ def test_calls_of_a_tool_that_lasts_get_threads_of_their_own_at_once(
     wait_until(lambda: len(scene.noted) == 4)
 
 
-def test_what_is_not_a_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_own() -> None:
+def test_pool_runs_non_plain_call_in_own_slot() -> None:
     scene = Scene(1, lambda number: None, is_plain=False)
     scene.comes("0", "1")
     scene.begin()
@@ -510,7 +510,7 @@ def test_what_is_not_a_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"v":9}', b"\xff"])
-def test_a_record_that_cannot_be_read_is_left_to_a_sweep(text: bytes) -> None:
+def test_unreadable_record_is_left_to_sweep(text: bytes) -> None:
     scene = Scene(1, lambda number: None)
     damaged = ("agent.coder", "token", (b"run", 1, 0, 1, None, None, text, b"", b"damaged"))
     scene.reader.batches.append(Batch(claims=[damaged]))
@@ -536,7 +536,7 @@ def drain(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("stop", [detach, drain])
-def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls(
+def test_unstarted_calls_return_when_intake_stops(
     stop: Callable[[Scene], None],
 ) -> None:
     def stops(number: int) -> None:
@@ -552,7 +552,7 @@ def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls(
     wait_until(lambda: scene.lead.is_idle)
 
 
-def test_a_fault_of_ours_leaves_the_worker_with_a_leader(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fault_of_ours_leaves_worker_with_leader(capsys: pytest.CaptureFixture[str]) -> None:
     faults = itertools.count()
 
     def runs(job: Job, plan: Plan, context: object, mark_again: object) -> bytes:
@@ -568,7 +568,7 @@ def test_a_fault_of_ours_leaves_the_worker_with_a_leader(capsys: pytest.CaptureF
     wait_until(lambda: scene.noted == ["1"])
 
 
-def test_a_fault_while_a_mark_is_awaited_leaves_its_call_to_the_lease(
+def test_fault_while_awaiting_mark_leaves_call_to_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene, post = Scene(2, lambda number: None), FakeReader.post

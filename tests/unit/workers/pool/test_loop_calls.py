@@ -234,7 +234,7 @@ async def at_once(number: str) -> str:
     return number
 
 
-def test_those_that_end_together_are_stored_in_one_packet_and_free_their_slots(make: Make) -> None:
+def test_calls_ending_together_share_packet_freeing_slots(make: Make) -> None:
     scene = make(at_once)
     jobs = [job_of(str(number)) for number in range(5)]
 
@@ -248,7 +248,7 @@ def test_those_that_end_together_are_stored_in_one_packet_and_free_their_slots(m
 
 
 @pytest.mark.parametrize(("most_bytes", "is_here"), [(65_536, True), (0, False)])
-def test_results_are_sent_on_the_event_loop_unless_they_are_large(
+def test_only_small_results_are_sent_on_loop(
     make: Make, monkeypatch: pytest.MonkeyPatch, most_bytes: int, is_here: bool
 ) -> None:
     monkeypatch.setattr(loop_calls, "MOST_SENT_BYTES", most_bytes)
@@ -261,7 +261,7 @@ def test_results_are_sent_on_the_event_loop_unless_they_are_large(
 
 
 @pytest.mark.parametrize("has_reported", [False, True])
-def test_the_lead_takes_results_along_unless_reports_precede_them(make: Make, has_reported: bool) -> None:
+def test_lead_takes_results_along_unless_reports_precede_them(make: Make, has_reported: bool) -> None:
     scene, job = make(at_once), job_of("a")
     scene.lead_takes = True
     if has_reported:
@@ -275,7 +275,7 @@ def test_the_lead_takes_results_along_unless_reports_precede_them(make: Make, ha
     assert job.token in scene.result_writer.unconfirmed or has_reported  # a drain must find it
 
 
-def test_the_lease_of_each_is_renewed_until_its_result_is_confirmed(make: Make) -> None:
+def test_lease_is_renewed_until_result_is_confirmed(make: Make) -> None:
     gate = threading.Event()
     scene = make(at_once)
     scene.before_packet = gate.wait
@@ -289,7 +289,7 @@ def test_the_lease_of_each_is_renewed_until_its_result_is_confirmed(make: Make) 
     wait_until(lambda: not scene.result_writer.awaits_confirmation)
 
 
-def test_one_that_lasts_is_held_as_others_and_ends_so(make: Make) -> None:
+def test_long_call_is_detached_and_ends_detached(make: Make) -> None:
     go_on = asyncio.Event()
     scene = make(lambda number: go_on.wait())
     scene.begins(job_of("1"))
@@ -305,7 +305,7 @@ def test_one_that_lasts_is_held_as_others_and_ends_so(make: Make) -> None:
 
 
 @pytest.mark.parametrize("way", ["cancel", "limit"])
-def test_one_that_lasts_is_interrupted_once_and_may_clean_up(make: Make, way: str) -> None:
+def test_long_call_is_interrupted_once_allowing_cleanup(make: Make, way: str) -> None:
     cleaned_up: list[str] = []
 
     async def cleans_up(number: str) -> None:
@@ -331,7 +331,7 @@ def test_one_that_lasts_is_interrupted_once_and_may_clean_up(make: Make, way: st
     assert cleaned_up == ["1"]
 
 
-def test_blocking_handlers_run_one_after_another_beside_the_loop(make: Make) -> None:
+def test_blocking_handlers_run_one_after_another_beside_loop(make: Make) -> None:
     go_on = threading.Event()
     ran: list[tuple[str, str]] = []
 
@@ -352,7 +352,7 @@ def test_blocking_handlers_run_one_after_another_beside_the_loop(make: Make) -> 
     wait_until(lambda: not scene.calls.must_look)
 
 
-def test_ended_blocking_handler_does_not_wait_for_the_one_behind_it(make: Make) -> None:
+def test_ended_blocking_handler_does_not_await_next(make: Make) -> None:
     go_on = threading.Event()
 
     def handle(number: str) -> str:
@@ -373,7 +373,7 @@ def test_ended_blocking_handler_does_not_wait_for_the_one_behind_it(make: Make) 
     wait_until(lambda: not scene.calls.must_look)
 
 
-def test_a_blocking_handler_that_lasts_keeps_no_other_waiting_and_is_not_abandoned(make: Make) -> None:
+def test_long_blocking_handler_neither_delays_others_nor_is_abandoned(make: Make) -> None:
     go_on, cancelled = threading.Event(), threading.Event()
 
     def handle(number: str) -> str:
@@ -397,7 +397,7 @@ def test_a_blocking_handler_that_lasts_keeps_no_other_waiting_and_is_not_abandon
     wait_until(lambda: not scene.calls.must_look)
 
 
-def test_a_handler_that_cancels_itself_fails_and_takes_no_other_along(make: Make) -> None:
+def test_handler_cancelling_itself_fails_alone(make: Make) -> None:
     async def cancels(number: str) -> str:
         if number == "1":
             raise asyncio.CancelledError
@@ -410,7 +410,7 @@ def test_a_handler_that_cancels_itself_fails_and_takes_no_other_along(make: Make
     assert scene.noted == {"1": "E_TOOL", "2": None}
 
 
-def test_a_fault_of_ours_ends_the_call_and_frees_its_slot(make: Make) -> None:
+def test_internal_fault_ends_call_and_frees_slot(make: Make) -> None:
     async def handle(number: str) -> str:
         return "fault"
 
@@ -422,7 +422,7 @@ def test_a_fault_of_ours_ends_the_call_and_frees_its_slot(make: Make) -> None:
     assert scene.calls.is_idle
 
 
-def test_a_mark_that_is_too_old_is_confirmed_again_before_the_handler_begins(make: Make) -> None:
+def test_stale_mark_is_reconfirmed_before_handler_begins(make: Make) -> None:
     begun: list[float] = []
 
     async def begins(number: str) -> None:
@@ -438,7 +438,7 @@ def test_a_mark_that_is_too_old_is_confirmed_again_before_the_handler_begins(mak
     assert (scene.confirmed, begun) == (["1"], [1])
 
 
-def test_one_whose_mark_is_not_confirmed_again_never_begins(make: Make) -> None:
+def test_call_with_unreconfirmed_mark_never_begins(make: Make) -> None:
     begun: list[str] = []
     scene = make(lambda number: begun.append(number))
     scene.refusal = ToolOutcomeUnknownError("The claim was lost.")
@@ -451,7 +451,7 @@ def test_one_whose_mark_is_not_confirmed_again_never_begins(make: Make) -> None:
     assert begun == []
 
 
-def test_one_that_may_be_tried_again_is_finished_by_the_pool(make: Make) -> None:
+def test_retryable_call_is_finished_by_pool(make: Make) -> None:
     async def fails(number: str) -> None:
         raise ValueError(number)
 
@@ -464,7 +464,7 @@ def test_one_that_may_be_tried_again_is_finished_by_the_pool(make: Make) -> None
     assert scene.calls.is_idle
 
 
-def test_a_record_that_takes_no_result_costs_no_other_call_its_own(make: Make) -> None:
+def test_record_refusing_result_affects_no_other_call(make: Make) -> None:
     scene = make(at_once)
     scene.refuses = "1"
 
@@ -475,7 +475,7 @@ def test_a_record_that_takes_no_result_costs_no_other_call_its_own(make: Make) -
     assert scene.packets == [["0", "1", "2"], ["0"], ["1"], ["2"]]
 
 
-def test_what_redis_says_of_a_result_is_followed(make: Make) -> None:
+def test_cancelled_and_lost_verdicts_of_redis_are_followed(make: Make) -> None:
     scene = make(at_once)
     scene.answers = {"0": int(Stored.CANCELLED), "1": int(Stored.LOST)}
 
@@ -485,7 +485,7 @@ def test_what_redis_says_of_a_result_is_followed(make: Make) -> None:
     assert (scene.cancelled, list(scene.noted)) == (["0"], ["2"])
 
 
-def test_one_that_is_cancelled_before_the_loop_comes_to_it_never_begins(make: Make) -> None:
+def test_call_cancelled_before_reaching_loop_never_begins(make: Make) -> None:
     begun: list[str] = []
     held, scene = threading.Event(), make(lambda number: begun.append(number))
     scene.event_loop.put_off(partial(held.wait, 10))
@@ -505,9 +505,7 @@ def test_one_that_is_cancelled_before_the_loop_comes_to_it_never_begins(make: Ma
 
 
 @pytest.mark.parametrize("way", ["cancel", "limit"])
-def test_one_that_is_interrupted_before_its_task_has_begun_ends_and_never_begins(
-    make: Make, way: str
-) -> None:
+def test_call_interrupted_before_task_begins_ends_unstarted(make: Make, way: str) -> None:
     begun: list[str] = []
     scene = make(lambda number: begun.append(number), limit=0.001 if way == "limit" else LIMIT)
     job = job_of("1")

@@ -66,21 +66,21 @@ def pool_of(limit: int, *tags: str, queue: str = "agent.smith") -> tuple[CallPoo
     return pool, intake
 
 
-def test_messages_that_wait_for_a_slot_go_back_to_their_queue() -> None:
+def test_messages_waiting_for_slot_return_to_queue() -> None:
     pool, intake = pool_of(0, "tag-1", "tag-2")
     pool.return_backlog()
     assert intake.returned == ["tag-1", "tag-2"]
     assert pool._slots.backlog == 0
 
 
-def test_the_next_message_does_not_wait_for_the_turn_of_one_that_went_back() -> None:
+def test_next_message_does_not_await_returned_message() -> None:
     pool, _ = pool_of(0, "tag-1")
     pool.return_backlog()
     assert pool._latest is not None
     assert pool._latest.is_over
 
 
-def test_a_call_that_leaves_the_lead_meanwhile_keeps_the_pool_busy() -> None:
+def test_call_that_leaves_lead_meanwhile_keeps_pool_busy() -> None:
     pool, _ = pool_of(1)
     job = job_of(new_call("smith", "echo__args", {}, {}))
 
@@ -95,7 +95,7 @@ def test_a_call_that_leaves_the_lead_meanwhile_keeps_the_pool_busy() -> None:
     assert pool.is_busy
 
 
-def test_an_event_whose_message_waits_may_begin_a_turn() -> None:
+def test_event_whose_message_waits_may_begin_turn() -> None:
     pool, _ = pool_of(0)
     pool._slots.most_released = 1
     pool.deliver(Batch(messages=[("tag-1", "agent.smith.events", b"{}")]))
@@ -104,7 +104,7 @@ def test_an_event_whose_message_waits_may_begin_a_turn() -> None:
     assert pool._slots.takes_events
 
 
-def test_a_worker_that_stops_returns_what_still_comes() -> None:
+def test_stopping_worker_returns_messages_that_still_come() -> None:
     pool, intake = pool_of(0)
     pool.drain()
     pool.take(message("tag-1"))
@@ -157,7 +157,7 @@ def carry_out(delivery: Delivery, *tags: str) -> tuple[CallPool, Intake]:
     return pool, intake
 
 
-def test_fault_where_a_message_is_claimed_costs_no_slot_and_its_call_is_answered() -> None:
+def test_claiming_fault_costs_no_slot_and_answers_call() -> None:
     delivery = FaultAtClaim()
     pool, intake = carry_out(delivery, "a", "b", "c")
     wait_until(lambda: pool._slots.taken == 0 and len(intake.acknowledged) == 3)
@@ -168,7 +168,7 @@ def test_fault_where_a_message_is_claimed_costs_no_slot_and_its_call_is_answered
     assert pool._latest.is_over
 
 
-def test_fault_where_a_claim_is_settled_costs_no_slot() -> None:
+def test_fault_where_claim_is_settled_costs_no_slot() -> None:
     delivery = FaultAtSettling()
     pool, intake = carry_out(delivery, "a", "b")
     wait_until(lambda: pool._slots.taken == 0 and len(delivery.refused) == 2)
@@ -176,7 +176,7 @@ def test_fault_where_a_claim_is_settled_costs_no_slot() -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.TAKEN, Verdict.ABSENT])
-def test_message_whose_call_has_no_record_of_its_own_leaves_in_any_case(verdict: Verdict) -> None:
+def test_message_of_call_without_own_record_always_leaves(verdict: Verdict) -> None:
     delivery = FaultAtSettling()
     delivery.verdict = verdict
     pool, intake = carry_out(delivery, "a")
@@ -192,7 +192,7 @@ class FaultyRun(Delivery):
         raise LookupError("another fault of ours")
 
 
-def test_fault_whose_refusal_cannot_be_sent_costs_no_slot() -> None:
+def test_fault_with_unsendable_refusal_costs_no_slot() -> None:
     delivery = FaultyRun()
     pool, _ = carry_out(delivery)
     job: Any = Begun()
@@ -213,7 +213,7 @@ class Begun:
         return {}
 
 
-def test_a_pool_grows_and_shrinks_within_bounds() -> None:
+def test_pool_grows_and_shrinks_within_bounds() -> None:
     pool = CallPool(limit=2)
     pool.grow(3)
     pool.shrink(4)
@@ -225,7 +225,7 @@ def test_a_pool_grows_and_shrinks_within_bounds() -> None:
 
 
 @pytest.mark.parametrize("begun_by", ["nothing", "handler", "end"])
-def test_start_of_a_detached_call_is_told_once_even_if_its_handler_has_ended(
+def test_detached_call_reports_start_once_even_if_ended(
     monkeypatch: pytest.MonkeyPatch, begun_by: str
 ) -> None:
     told: list[str] = []

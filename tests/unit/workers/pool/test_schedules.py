@@ -69,7 +69,7 @@ def bundle(**every: str) -> Any:
     )
 
 
-def test_the_timer_is_set_for_the_next_slot_only_if_it_comes_before_the_next_heartbeat() -> None:
+def test_timer_awaits_only_slots_before_next_heartbeat() -> None:
     soon, late = Worker(often="1s"), Worker(rare="1d")
     for worker in (soon, late):
         worker.keep()
@@ -83,7 +83,7 @@ def test_the_timer_is_set_for_the_next_slot_only_if_it_comes_before_the_next_hea
     assert soon.timer.set == []
 
 
-def test_a_worker_without_schedules_sets_no_timer_and_leaves_no_key() -> None:
+def test_worker_without_schedules_sets_no_timer_or_key() -> None:
     worker = Worker()
     worker.keep()
     worker.watch.look()
@@ -92,7 +92,7 @@ def test_a_worker_without_schedules_sets_no_timer_and_leaves_no_key() -> None:
     assert worker.redis.keys("*") == []
 
 
-def test_each_slot_is_logged_with_what_became_of_it() -> None:
+def test_each_slot_is_logged_with_its_outcome() -> None:
     worker = Worker(hourly="1h")
     worker.keep()
     with structlog.testing.capture_logs() as logs:
@@ -108,7 +108,7 @@ def test_each_slot_is_logged_with_what_became_of_it() -> None:
     assert worker.ledger.record(fired["call_id"]) is not None
 
 
-def test_a_slot_of_an_agent_of_another_swarm_is_not_kept() -> None:
+def test_other_swarms_agents_slot_is_not_kept() -> None:
     worker = Worker(hourly="1h")
     worker.bundle.agent_names = lambda _: ("planner",)
     worker.keep()
@@ -116,7 +116,7 @@ def test_a_slot_of_an_agent_of_another_swarm_is_not_kept() -> None:
     assert worker.store.all() == []
 
 
-def test_a_worker_says_that_another_one_has_loaded_the_bundle_later() -> None:
+def test_worker_reports_later_bundle_loaded_by_another() -> None:
     worker = Worker(hourly="1h")
     worker.keep()
     worker.store.keep("w", [Schedule(name="new", owner="w", every="2h", agent="coder")], 9e15)
@@ -129,7 +129,7 @@ def test_a_worker_says_that_another_one_has_loaded_the_bundle_later() -> None:
     assert [one.full_name for one in worker.store.all()] == ["w/new"]
 
 
-def test_an_outage_when_the_timer_goes_off_is_logged_and_ends_nothing(
+def test_outage_at_timer_is_logged_ending_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worker = Worker(often="1s")

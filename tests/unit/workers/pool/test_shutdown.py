@@ -28,7 +28,7 @@ def note(requests: ShutdownRequests, **payload: object) -> None:
 
 
 @pytest.mark.parametrize("payload", [{"agent": "coder"}, {}, {"agent": None}])
-def test_a_message_asks_the_workers_of_the_agent_it_names_or_was_sent_to(
+def test_shutdown_asks_named_or_addressed_agents_workers(
     requests: ShutdownRequests, payload: dict[str, object]
 ) -> None:
     note(requests, **payload, reason="new version")
@@ -36,7 +36,7 @@ def test_a_message_asks_the_workers_of_the_agent_it_names_or_was_sent_to(
     assert requests.agents_to_stop("w", ["coder", "planner"], 0) == {"coder": "new version"}
 
 
-def test_a_message_may_be_about_one_worker(requests: ShutdownRequests) -> None:
+def test_message_may_be_about_one_worker(requests: ShutdownRequests) -> None:
     note(requests, worker="w")
 
     assert requests.agents_to_stop("w", ["coder"], 0) == {"coder": ""}
@@ -44,7 +44,7 @@ def test_a_message_may_be_about_one_worker(requests: ShutdownRequests) -> None:
 
 
 @pytest.mark.parametrize("payload", [{"agent": "coder", "worker": "w"}, {"agent": ["coder"]}, {"worker": 7}])
-def test_a_message_that_makes_no_sense_is_dropped(
+def test_message_that_makes_no_sense_is_dropped(
     requests: ShutdownRequests, payload: dict[str, object]
 ) -> None:
     note(requests, **payload)
@@ -53,7 +53,7 @@ def test_a_message_that_makes_no_sense_is_dropped(
 
 
 @pytest.mark.parametrize("wire", [{}, {"type": "shutdown"}, {"type": "shutdown", "payload": 3}, "drain"])
-def test_what_is_not_a_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
+def test_malformed_shutdown_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
     note_shutdown(cast(Any, SimpleNamespace(shutdowns=requests)), wire)
 
     assert requests.agents_to_stop("w", ["coder"], 0) == {}
@@ -77,9 +77,7 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sent
 
 
-def test_a_worker_that_stands_by_hears_that_it_is_to_end(
-    requests: ShutdownRequests, signals: list[int]
-) -> None:
+def test_worker_standing_by_hears_shutdown_request(requests: ShutdownRequests, signals: list[int]) -> None:
     worker = Leaving(requests, "agent.coder", "agent.coder.events")
     worker.left.leave({"coder"})
     note(requests, worker="w")
@@ -87,7 +85,7 @@ def test_a_worker_that_stands_by_hears_that_it_is_to_end(
     assert signals == [signal.SIGTERM]
 
 
-def test_who_is_to_leave_one_agent_while_it_stands_by_for_another_goes_on(
+def test_worker_leaving_one_agent_stays_for_standby_agent(
     requests: ShutdownRequests, signals: list[int]
 ) -> None:
     worker = Leaving(requests, "agent.coder", "agent.planner")
@@ -99,9 +97,7 @@ def test_who_is_to_leave_one_agent_while_it_stands_by_for_another_goes_on(
     assert list(worker.consumer.queues) == ["agent.coder"]
 
 
-def test_the_queues_of_an_agent_that_is_to_be_left_are_not_taken_up_again(
-    requests: ShutdownRequests, signals: list[int]
-) -> None:
+def test_queues_of_agent_to_leave_are_not_resumed(requests: ShutdownRequests, signals: list[int]) -> None:
     worker = Leaving(requests, "agent.coder", "agent.planner")
     worker.left.leave({"coder"})
     note(requests, agent="coder")

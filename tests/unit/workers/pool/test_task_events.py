@@ -89,7 +89,7 @@ def started(consumer: Any) -> TaskEvents:
     return step
 
 
-def test_events_wait_for_the_timer_and_wake_no_thread(consumer: Any) -> None:
+def test_events_wait_for_timer_and_wake_no_thread(consumer: Any) -> None:
     started(consumer)
     for number in range(MOST_EVENTS - 1):
         consumer.event_dispatcher.send("task-started", uuid=str(number))
@@ -108,7 +108,7 @@ def test_many_events_do_not_wait(consumer: Any) -> None:
     assert [len(events) for events in consumer.published] == [MOST_EVENTS]
 
 
-def test_what_is_left_is_sent_when_the_worker_stops_and_only_once(consumer: Any) -> None:
+def test_leftover_events_are_sent_once_at_stop(consumer: Any) -> None:
     step = started(consumer)
     consumer.event_dispatcher.send("task-started", uuid="1")
     step.stop(consumer)
@@ -129,7 +129,7 @@ def ended_call(failure: ToolCallError | None = None, **names: Any) -> Job:
     return job
 
 
-def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> None:
+def test_plain_call_events_match_celerys_own_events(consumer: Any) -> None:
     broker = consumer.broker
     consumer.event_dispatcher.send("task-started", uuid="celerys")
     started(consumer)
@@ -153,7 +153,7 @@ def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> No
     assert (failed["exception"], failed["traceback"]) == ("E_ODD: no", "E_ODD: no")
 
 
-def test_a_plain_call_that_is_refused_has_not_started(consumer: Any) -> None:
+def test_plain_call_that_is_refused_has_not_started(consumer: Any) -> None:
     broker = consumer.broker
     failure = ToolCallError(code="E_ODD", name="Odd", message="no")
     ended, since = ended_call(failure), time()
@@ -164,7 +164,7 @@ def test_a_plain_call_that_is_refused_has_not_started(consumer: Any) -> None:
     assert broker.events[1]["timestamp"] >= since
 
 
-def test_events_wait_while_redis_refuses_and_are_not_kept_without_end(consumer: Any) -> None:
+def test_events_wait_within_limit_while_redis_refuses(consumer: Any) -> None:
     broker = consumer.broker
     broker.refusals = [ReadOnlyError("READONLY"), ConnectionResetError()]
     for _ in range(MOST_CALLS + 10):
@@ -176,7 +176,7 @@ def test_events_wait_while_redis_refuses_and_are_not_kept_without_end(consumer: 
     assert len(broker.events) == 3 * (MOST_CALLS + 1)
 
 
-def test_nothing_is_written_for_monitors_that_are_not_told(consumer: Any) -> None:
+def test_no_event_is_written_with_monitoring_disabled(consumer: Any) -> None:
     broker = consumer.broker
     consumer.event_dispatcher.enabled = False
     consumer.pool.events.add(consumer.event_dispatcher, [ended_call()])
@@ -184,7 +184,7 @@ def test_nothing_is_written_for_monitors_that_are_not_told(consumer: Any) -> Non
     assert broker.events == []
 
 
-def test_names_that_a_model_makes_up_are_not_counted_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_invented_names_are_counted_within_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: Counter[str] = Counter()
     monkeypatch.setattr(state, "total_count", counts)
     for number in range(MOST_NAMES + 5):

@@ -30,13 +30,11 @@ def answering(answer: Woken | Exception) -> Callable[[], Woken]:
         (BrokerUnreachableError("away"), WAKE_SECONDS, WAKE_SECONDS),
     ],
 )
-def test_pause_ends_with_the_time_of_the_next_call(
-    answer: Woken | Exception, least: float, most: float
-) -> None:
+def test_pause_ends_with_time_of_next_call(answer: Woken | Exception, least: float, most: float) -> None:
     assert least <= _pause(answering(answer), "due") <= most
 
 
-def test_looking_goes_on_after_an_error_until_it_is_stopped() -> None:
+def test_waking_continues_after_error_until_stopped() -> None:
     looks: list[int] = []
 
     def wake() -> Woken:

@@ -26,7 +26,7 @@ def test_messages_arrive_whole_and_in_order(ends: tuple[ChildChannel, ChildChann
     assert [far.receive() for _ in range(3)] == [b"first", b"", b"\0second\n"]
 
 
-def test_a_message_larger_than_the_sockets_buffer_arrives(ends: tuple[ChildChannel, ChildChannel]) -> None:
+def test_message_larger_than_sockets_buffer_arrives(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     message = bytes(range(256)) * 20_000
     sender = threading.Thread(target=near.send, args=(message,))
@@ -46,7 +46,7 @@ def test_messages_of_several_threads_do_not_mix(ends: tuple[ChildChannel, ChildC
         sender.join()
 
 
-def test_nobody_is_waited_for_beyond_the_end(ends: tuple[ChildChannel, ChildChannel]) -> None:
+def test_nobody_is_waited_for_beyond_end(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     with pytest.raises(TimeoutError):
         near.receive(monotonic() + 0.05)
@@ -57,13 +57,13 @@ def test_nobody_is_waited_for_beyond_the_end(ends: tuple[ChildChannel, ChildChan
     assert far.is_open()
 
 
-def test_an_end_in_years_is_no_error(ends: tuple[ChildChannel, ChildChannel]) -> None:
+def test_end_in_years_is_no_error(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     near.send(b"soon", monotonic() + 1e9)
     assert far.receive(monotonic() + 1e9) == b"soon"
 
 
-def test_a_closed_end_is_told(ends: tuple[ChildChannel, ChildChannel]) -> None:
+def test_closed_end_of_channel_is_detected(ends: tuple[ChildChannel, ChildChannel]) -> None:
     near, far = ends
     assert near.is_open()
     far.close()
@@ -74,7 +74,7 @@ def test_a_closed_end_is_told(ends: tuple[ChildChannel, ChildChannel]) -> None:
         near.send(b"anybody there?")
 
 
-def test_a_message_beyond_the_limit_is_refused_before_it_is_read() -> None:
+def test_oversized_message_is_refused_before_reading() -> None:
     near, connection = socket.socketpair()
     far = ChildChannel(connection, max_message_bytes=10)
     with near:
@@ -85,7 +85,7 @@ def test_a_message_beyond_the_limit_is_refused_before_it_is_read() -> None:
     far.close()
 
 
-def test_half_a_message_is_not_a_message() -> None:
+def test_half_message_is_not_message() -> None:
     near, connection = socket.socketpair()
     with near:
         near.sendall(b"\0" * 7 + b"\x0a" + b"half")

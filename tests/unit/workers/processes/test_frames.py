@@ -26,12 +26,12 @@ def logger() -> Iterator[tuple[Logger, list[Any]]]:
 
 
 @pytest.mark.parametrize("level", ["setLevel", "bind", "__class__", "critical", None, ["info"], {}, 7])
-def test_a_level_that_is_none_is_an_info_line(logger: tuple[Logger, list[Any]], level: Any) -> None:
+def test_level_that_is_none_is_info_line(logger: tuple[Logger, list[Any]], level: Any) -> None:
     frames.log_line(logger[0], level, "CRITICAL")
     assert logger[1] == [{"event": "CRITICAL", "log_level": "info"}]
 
 
-def test_fields_of_a_line_cannot_stand_for_another_call(logger: tuple[Logger, list[Any]]) -> None:
+def test_fields_of_line_cannot_stand_for_another_call(logger: tuple[Logger, list[Any]]) -> None:
     forged = {
         "call_id": "other",
         "event": "e",
@@ -60,7 +60,7 @@ def test_fields_of_a_line_cannot_stand_for_another_call(logger: tuple[Logger, li
     ]
 
 
-def test_a_line_has_bounded_fields_and_texts(logger: tuple[Logger, list[Any]]) -> None:
+def test_line_has_bounded_fields_and_texts(logger: tuple[Logger, list[Any]]) -> None:
     fields = {f"f{number}": "x" for number in range(1_000)} | {"f0": "x" * 200_000, "f1": [["x" * 200_000]]}
     frames.log_line(logger[0], "info", "y" * 2_000_000, {**fields, "f2": 10**4_000})
 
@@ -80,7 +80,7 @@ def test_a_line_has_bounded_fields_and_texts(logger: tuple[Logger, list[Any]]) -
         (None, None, ("goondan.tool", "info")),
     ],
 )
-def test_a_record_has_a_level_and_a_logger_of_tools(
+def test_record_has_level_and_logger_of_tools(
     monkeypatch: pytest.MonkeyPatch, name: Any, level: Any, shown: tuple[str, str]
 ) -> None:
     names = list[str]()
@@ -96,7 +96,7 @@ def test_a_record_has_a_level_and_a_logger_of_tools(
     assert (names[0], lines[0]["log_level"]) == shown
 
 
-def test_a_tool_makes_no_endless_number_of_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tool_makes_no_endless_number_of_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "_loggers", set())
     with structlog.testing.capture_logs():
         for number in range(2 * frames.MOST_LOGGERS):
@@ -105,18 +105,18 @@ def test_a_tool_makes_no_endless_number_of_loggers(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("fields", [None, [], {}, {"handle": 5}, {"handle": "h", "ttl_seconds": "1"}])
-def test_a_pending_output_that_is_not_valid_is_an_error(fields: Any) -> None:
+def test_pending_output_that_is_not_valid_is_error(fields: Any) -> None:
     with pytest.raises(ToolOutputError):
         frames.pending_from(fields)
 
 
-def test_a_tool_cannot_claim_to_wait_for_an_approval() -> None:
+def test_tool_cannot_claim_to_wait_for_approval() -> None:
     pending = frames.pending_from({"handle": "h", "output": 1, "is_approval": True, "other": 2})
     assert (pending.output, pending.is_approval) == (1, False)
 
 
 @pytest.mark.parametrize("error", [None, "text", [], {"message": 5, "code": None, "helpUrl": []}])
-def test_an_error_of_another_form_is_an_error_of_a_tool(error: Any) -> None:
+def test_error_of_another_form_is_error_of_tool(error: Any) -> None:
     told = frames.error_from(error, "https://help/")
     assert (told.code, told.name, told.message, told.help_url) == (
         "E_TOOL",
@@ -126,7 +126,7 @@ def test_an_error_of_another_form_is_an_error_of_a_tool(error: Any) -> None:
     )
 
 
-def test_every_text_of_an_error_is_bounded() -> None:
+def test_every_text_of_error_is_bounded() -> None:
     names = ("code", "name", "message", "suggestion", "helpUrl", "traceback")
     told = frames.error_from(dict.fromkeys(names, "x" * 3_000_000), "https://help/", 10**9)
 
@@ -136,7 +136,7 @@ def test_every_text_of_an_error_is_bounded() -> None:
     assert len(told.traceback) <= 8_000
 
 
-def test_lines_beyond_the_pace_are_counted_and_the_last_progress_is_kept() -> None:
+def test_lines_beyond_pace_are_counted_keeping_last_progress() -> None:
     pace = frames.Pace()
     kinds = ["log", "progress"] * (frames.MOST_PER_SECOND * 2)
     admitted = [pace.admits(kind, b"%d" % number) for number, kind in enumerate(kinds)]
@@ -243,7 +243,7 @@ def call(tmp_path: Path) -> Iterator[Calls]:
         yield Calls(load_bundle(tmp_path), children)
 
 
-def test_no_message_of_a_child_breaks_the_worker_or_its_logging(call: Calls) -> None:
+def test_no_child_message_breaks_worker_or_logging(call: Calls) -> None:
     root = logging.getLogger().level
     bodies = [
         '"log",["setLevel","CRITICAL",{}]',
@@ -265,13 +265,13 @@ def test_no_message_of_a_child_breaks_the_worker_or_its_logging(call: Calls) -> 
     assert logging.getLogger().level == root
 
 
-def test_an_error_of_sixty_megabytes_is_a_short_error(call: Calls) -> None:
+def test_error_of_sixty_megabytes_is_short_error(call: Calls) -> None:
     with pytest.raises(DescribedError, match=r"error takes 60000.* at most") as raised:
         call("fails", call=1, size=60_000_000)
     assert len(raised.value.message) < 200
 
 
-def test_a_flood_of_reports_ends_with_the_last_one_and_a_count(call: Calls) -> None:
+def test_report_flood_ends_with_last_report_and_count(call: Calls) -> None:
     with structlog.testing.capture_logs() as lines:
         assert call("floods", reports=20_000) == "done"
     assert call.progress.told[-1][0] == 19_999
@@ -279,7 +279,7 @@ def test_a_flood_of_reports_ends_with_the_last_one_and_a_count(call: Calls) -> N
     assert any("came too fast" in line["event"] for line in lines)
 
 
-def test_half_a_surrogate_pair_costs_an_isolated_tool_nothing(call: Calls) -> None:
+def test_half_surrogate_pair_costs_isolated_tool_nothing(call: Calls) -> None:
     with structlog.testing.capture_logs() as lines:
         assert call("says") == "caf\ufffd"
     assert [line["event"] for line in lines] == ["{'half': 1}", "\ufffd"]
@@ -288,5 +288,5 @@ def test_half_a_surrogate_pair_costs_an_isolated_tool_nothing(call: Calls) -> No
         call("raises")
 
 
-def test_async_handlers_of_a_child_share_a_loop_but_no_context(call: Calls) -> None:
+def test_childs_async_handlers_share_loop_not_context(call: Calls) -> None:
     assert [call("loop") for _ in range(3)] == [[1, "nothing"]] * 3

@@ -27,7 +27,7 @@ def ends() -> Iterator[tuple[ChildChannel, ChildChannel]]:
     far.close()
 
 
-def test_child_whose_worker_dies_during_a_call_ends_without_an_error(
+def test_child_of_dying_worker_ends_without_error(
     ends: tuple[ChildChannel, ChildChannel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near, far = ends
@@ -43,7 +43,7 @@ def test_child_whose_worker_dies_during_a_call_ends_without_an_error(
     child.serve()
 
 
-def test_each_level_is_handed_on_with_its_fields() -> None:
+def test_each_log_level_is_passed_on_with_fields() -> None:
     lines = list[list[Any]]()
     logger = ChannelLogger(lines.append)
     logger.debug("a")
@@ -58,13 +58,13 @@ def test_each_level_is_handed_on_with_its_fields() -> None:
     ]
 
 
-def test_fields_without_a_json_form_are_shown_as_python_shows_them() -> None:
+def test_fields_without_json_form_show_python_form() -> None:
     lines = list[list[Any]]()
     ChannelLogger(lines.append).info("odd", number=float("nan"), kind={1})
     assert lines == [["info", "odd", {"number": "nan", "kind": "{1}"}]]
 
 
-def test_an_exception_becomes_text() -> None:
+def test_exception_becomes_text() -> None:
     lines = list[list[Any]]()
     logger = ChannelLogger(lines.append)
     try:
@@ -101,7 +101,7 @@ def test_everything_is_put_back(state: ProcessState, tmp_path: Path) -> None:
     assert signal.alarm(0) == 0
 
 
-def test_a_directory_that_was_moved_is_found_again(tmp_path: Path, state: ProcessState) -> None:
+def test_directory_that_was_moved_is_found_again(tmp_path: Path, state: ProcessState) -> None:
     place = tmp_path / "place"
     place.mkdir()
     os.chdir(place)

@@ -79,7 +79,7 @@ def emitter() -> tuple[OutputEmitter[bytes], list[bytes]]:
     return OutputEmitter({"attempt": 1}, bytes, lambda post, _: posts.append(post), lambda *_: None), posts
 
 
-def test_output_of_an_isolated_handler_arrives_whole_and_in_order(
+def test_isolated_handler_output_arrives_whole_and_ordered(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     emit, posts = emitter()
@@ -94,7 +94,7 @@ def test_output_of_an_isolated_handler_arrives_whole_and_in_order(
     assert events[-1]["chunk"] == {"done": True}
 
 
-def test_output_of_an_isolated_handler_that_raises_arrives(
+def test_output_of_isolated_handler_that_raises_arrives(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     emit, posts = emitter()
@@ -123,7 +123,7 @@ def pid_in(mark: Path) -> int:
 
 
 @pytest.mark.parametrize("name", ["apart__sleeps", "apart__stubborn", "apart__daemon"])
-def test_a_cancel_ends_the_handler_and_what_it_started(
+def test_cancel_ends_handler_and_processes_it_started(
     isolation_bundle: Bundle, children: Children, tmp_path: Path, name: str
 ) -> None:
     cancellation, mark = Cancellation(), tmp_path / "pid"
@@ -148,7 +148,7 @@ class LateCancellation(Cancellation):
         return lambda: self.set(ToolCancelledError())
 
 
-def test_a_cancel_at_the_last_moment_does_not_reach_the_next_call(
+def test_late_cancel_does_not_reach_next_call(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     pids = tool(isolation_bundle, children, "apart__pid")
@@ -159,7 +159,7 @@ def test_a_cancel_at_the_last_moment_does_not_reach_the_next_call(
     assert run(pids, tmp_path) != first
 
 
-def test_a_limit_counts_from_the_start_of_the_handler(
+def test_limit_counts_from_start_of_handler(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     slow = Path(shutil.copytree(ISOLATION_BUNDLE, tmp_path / "slow"))
@@ -175,9 +175,7 @@ def test_a_limit_counts_from_the_start_of_the_handler(
         )
 
 
-def test_a_limit_of_memory_may_be_absurd(
-    isolation_bundle: Bundle, children: Children, tmp_path: Path
-) -> None:
+def test_limit_of_memory_may_be_absurd(isolation_bundle: Bundle, children: Children, tmp_path: Path) -> None:
     def grow(memory_mb: int) -> Any:
         bound = isolation_bundle.bound_tools("founder")["small__grows"]
         export = bound.export.model_copy(update={"memory_mb": memory_mb})
@@ -189,9 +187,7 @@ def test_a_limit_of_memory_may_be_absurd(
     assert grow(10**15) == 20 * 1_048_576
 
 
-def test_a_failure_is_described_in_the_child(
-    isolation_bundle: Bundle, children: Children, tmp_path: Path
-) -> None:
+def test_failure_is_described_in_child(isolation_bundle: Bundle, children: Children, tmp_path: Path) -> None:
     with pytest.raises(DescribedError) as raised:
         run(tool(isolation_bundle, children, "apart__raises"), tmp_path, {"kind": "value"})
     assert raised.value.code == "E_TOOL"
@@ -199,7 +195,7 @@ def test_a_failure_is_described_in_the_child(
     assert raised.value.description.name == "ValueError"
 
 
-def test_a_child_that_breaks_the_protocol_has_crashed(
+def test_child_that_breaks_protocol_has_crashed(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     with pytest.raises(ToolCrashedError, match="disturbed"):
@@ -207,7 +203,7 @@ def test_a_child_that_breaks_the_protocol_has_crashed(
     assert run(tool(isolation_bundle, children, "apart__echo"), tmp_path, {"n": 1}) == {"n": 1}
 
 
-def test_an_output_beyond_the_limit_of_messages_is_an_error_and_the_child_stays(
+def test_output_beyond_message_limit_fails_but_child_stays(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     isolation = Isolation(children, "", max_message_bytes=1_000)
@@ -222,7 +218,7 @@ def test_an_output_beyond_the_limit_of_messages_is_an_error_and_the_child_stays(
     assert run(pid, tmp_path) == first
 
 
-def test_a_thread_that_a_call_left_behind_does_not_log_into_the_next(
+def test_leftover_thread_logs_nothing_into_next_call(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     run(tool(isolation_bundle, children, "apart__mutters"), tmp_path)  # it may log until it has ended
@@ -232,14 +228,14 @@ def test_a_thread_that_a_call_left_behind_does_not_log_into_the_next(
     assert [line["event"] for line in lines if line["event"] == "muttered"] == []
 
 
-def test_an_idle_child_is_ended_after_a_while(isolation_bundle: Bundle, tmp_path: Path) -> None:
+def test_idle_child_is_ended_after_while(isolation_bundle: Bundle, tmp_path: Path) -> None:
     with Children(idle_seconds=0.2) as children:
         pid = run(tool(isolation_bundle, children, "apart__pid"), tmp_path)
         wait_until(lambda: not runs(pid))
         assert run(tool(isolation_bundle, children, "apart__pid"), tmp_path) != pid
 
 
-def test_the_child_that_waits_longest_makes_room_for_another_kind(children: Children) -> None:
+def test_longest_idle_child_yields_to_another_kind(children: Children) -> None:
     kinds = [ChildKind(CASTING, memory_mb) for memory_mb in (None, 1_000, 2_000)]
     alive = []
     for kind in kinds:
@@ -257,7 +253,7 @@ def test_more_calls_than_places_get_their_children(children: Children) -> None:
         assert len({one, two, three}) == 3
 
 
-def test_a_child_is_ended_after_an_exception(children: Children) -> None:
+def test_child_is_ended_after_exception(children: Children) -> None:
     kind = ChildKind(CASTING, None)
     with pytest.raises(KeyError), children.lend(kind) as first:
         raise KeyError
@@ -274,7 +270,7 @@ def test_closing_ends_all_that_wait(isolation_bundle: Bundle, tmp_path: Path) ->
     assert not runs(pid)
 
 
-def test_a_tool_without_handler_is_told_as_in_the_worker(
+def test_missing_handler_is_reported_as_in_worker(
     isolation_bundle: Bundle, children: Children, tmp_path: Path
 ) -> None:
     result = run_tool(isolation_bundle, "founder", "apart__missing")
@@ -293,7 +289,7 @@ def test_run_tool_isolates_too_and_leaves_no_child(isolation_bundle: Bundle) -> 
     assert crashed.error.code == "E_TOOL_CRASHED"
 
 
-def test_run_tool_ends_an_isolated_handler_past_its_limit(isolation_bundle: Bundle, tmp_path: Path) -> None:
+def test_run_tool_ends_isolated_handler_past_its_limit(isolation_bundle: Bundle, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     result = run_tool(isolation_bundle, "founder", "apart__sleeps", {"mark": str(mark)}, timeout_seconds=1)
     assert result.error is not None
@@ -312,7 +308,7 @@ def test_validation_takes_isolated_tools_as_any_other() -> None:
     ]
 
 
-def test_the_child_starts_without_the_broker_and_the_yaml() -> None:
+def test_child_starts_without_broker_and_yaml() -> None:
     names = "{name.partition('.')[0] for name in sys.modules}"
     program = f"import sys, workers.processes.isolated_child; print(*{names})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

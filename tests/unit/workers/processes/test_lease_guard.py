@@ -57,7 +57,7 @@ def reach(url: str, *command: str) -> str:
         link.close()
 
 
-def test_it_reaches_a_unix_socket_with_user_and_database(tmp_path: Path) -> None:
+def test_guard_reaches_unix_socket_with_user_and_database(tmp_path: Path) -> None:
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "redis"))
 
@@ -67,7 +67,7 @@ def test_it_reaches_a_unix_socket_with_user_and_database(tmp_path: Path) -> None
     assert seen == [["AUTH", "me", "secret"], ["SELECT", "2"], ["PING"]]
 
 
-def test_what_redis_refuses_is_an_error(tmp_path: Path) -> None:
+def test_command_refused_by_redis_is_error(tmp_path: Path) -> None:
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "redis"))
 
@@ -76,7 +76,7 @@ def test_what_redis_refuses_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", "elsewhere.test"])
-def test_it_speaks_tls_and_checks_the_name_in_the_certificate(tmp_path: Path, name: str) -> None:
+def test_guard_speaks_tls_and_checks_name_in_certificate(tmp_path: Path, name: str) -> None:
     serving, server = certificate(name, tmp_path), socket.socket()
     server.bind(("127.0.0.1", 0))
     url = f"rediss://:secret@localhost:{server.getsockname()[1]}/0?ssl_ca_certs={tmp_path}/server.pem"
@@ -91,6 +91,6 @@ def test_it_speaks_tls_and_checks_the_name_in_the_certificate(tmp_path: Path, na
     assert seen == ([["AUTH", "secret"], ["PING"]] if name == "localhost" else [])
 
 
-def test_a_server_that_is_away_is_an_error(tmp_path: Path) -> None:
+def test_server_that_is_away_is_error(tmp_path: Path) -> None:
     with pytest.raises(RedisCommandError):
         reach(f"unix://{tmp_path}/none", "PING")

@@ -50,14 +50,14 @@ def test_outcome_holds_outputs_and_exit_code(run: RunProcess) -> None:
     assert 0 < outcome.duration_ms < 20_000
 
 
-def test_program_starts_in_the_workdir_or_the_given_directory(run: RunProcess, tmp_path: Path) -> None:
+def test_program_starts_in_workdir_or_given_directory(run: RunProcess, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
 
     assert run(["pwd"]).stdout.strip() == str(tmp_path)
     assert run(["pwd"], cwd=tmp_path / "sub").stdout.strip() == str(tmp_path / "sub")
 
 
-def test_program_gets_what_any_program_needs_and_nothing_else_of_the_workers_environment(
+def test_program_gets_only_necessary_worker_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = ("GOONDAN_REDIS_URL", "GOONDAN_SECRET_SHOP", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH", "UNKNOWN")
@@ -73,7 +73,7 @@ def test_program_gets_what_any_program_needs_and_nothing_else_of_the_workers_env
         assert f"{name}=value of {name}\n" in lines
 
 
-def test_environment_is_made_from_the_one_that_is_given() -> None:
+def test_environment_is_made_from_one_that_is_given() -> None:
     environ = {"PATH": "/bin", "LC_ALL": "C", "LCX": "1", "path": "2", "GOONDAN_BUNDLE": "b", "KEPT": "no"}
 
     assert child_environment(environ) == {"PATH": "/bin", "LC_ALL": "C"}
@@ -83,7 +83,7 @@ def test_program_reads_no_input(run: RunProcess) -> None:
     assert run(["cat"], timeout_seconds=20).exit_code == 0
 
 
-def test_program_starts_with_default_signals_although_the_thread_blocks_some(run: RunProcess) -> None:
+def test_threads_blocked_signals_are_default_in_program(run: RunProcess) -> None:
     script = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
     blocked = {signal.SIGTERM, signal.SIGUSR1}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
@@ -97,13 +97,13 @@ def test_program_starts_with_default_signals_although_the_thread_blocks_some(run
     assert sh(run, "yes | head -n 1").stderr == ""
 
 
-def test_signal_that_ended_the_program_is_named(run: RunProcess) -> None:
+def test_signal_that_ended_program_is_named(run: RunProcess) -> None:
     outcome = sh(run, "kill -KILL $$")
 
     assert (outcome.exit_code, outcome.signal, outcome.timed_out) == (-1, "SIGKILL", False)
 
 
-def test_real_time_signal_has_a_name_too(run: RunProcess) -> None:
+def test_real_time_signal_has_name_too(run: RunProcess) -> None:
     assert sh(run, "kill -40 $$").signal == "SIG40"
 
 
@@ -117,16 +117,14 @@ def test_real_time_signal_has_a_name_too(run: RunProcess) -> None:
         (["echo", "x" * 200_000], errno.E2BIG),
     ],
 )
-def test_program_that_cannot_be_started_is_an_oserror_that_names_it(
-    run: RunProcess, argv: list[str], code: int
-) -> None:
+def test_oserror_names_program_that_cannot_start(run: RunProcess, argv: list[str], code: int) -> None:
     with pytest.raises(OSError, match=re.escape(repr(argv[0]))) as caught:
         run(argv)
 
     assert caught.value.errno == code
 
 
-def test_missing_directory_is_an_oserror_that_names_it(run: RunProcess, tmp_path: Path) -> None:
+def test_missing_directory_is_oserror_that_names_it(run: RunProcess, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         run(["true"], cwd=tmp_path / "nowhere")
 
@@ -145,7 +143,7 @@ def bubblewrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     sandbox.fault.cache_clear()
 
 
-def test_variables_of_a_call_reach_its_program_and_not_bubblewrap(tmp_path: Path, bubblewrap: Path) -> None:
+def test_call_variables_reach_program_but_not_bubblewrap(tmp_path: Path, bubblewrap: Path) -> None:
     workdir = tmp_path / "work"
     workdir.mkdir()
     (workdir / "stat").write_text("#!/bin/sh\necho planted")
@@ -172,7 +170,7 @@ def test_variables_of_a_call_reach_its_program_and_not_bubblewrap(tmp_path: Path
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_bad_variable_name_for_a_sandbox_is_an_oserror(tmp_path: Path) -> None:
+def test_bad_variable_name_for_sandbox_is_oserror(tmp_path: Path) -> None:
     run = ProcessRunner(tmp_path, sandbox=Sandbox(tmp_path))
 
     for name, value in (("A=B", "1"), ("A", "\0"), ("A", "\ud800")):
@@ -181,18 +179,18 @@ def test_bad_variable_name_for_a_sandbox_is_an_oserror(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_missing_program_in_a_sandbox_has_the_exit_code_of_shells(tmp_path: Path) -> None:
+def test_missing_sandboxed_program_has_shell_exit_code(tmp_path: Path) -> None:
     outcome = ProcessRunner(tmp_path, sandbox=Sandbox(tmp_path))(["no-such-program"])
 
     assert (outcome.exit_code, outcome.stderr) == (127, "no-such-program: No such file or directory\n")
 
 
-def test_bad_variable_name_is_an_oserror(run: RunProcess) -> None:
+def test_bad_variable_name_is_oserror(run: RunProcess) -> None:
     with pytest.raises(OSError, match="environment variable name"):
         run(["true"], env={"A=B": "c"})
 
 
-def test_timeout_returns_what_was_printed_before(run: RunProcess) -> None:
+def test_timeout_returns_output_printed_before(run: RunProcess) -> None:
     outcome = sh(run, "echo before; sleep 60; echo after", timeout_seconds=BEGINS_SECONDS)
 
     assert outcome.stdout == "before\n"
@@ -214,9 +212,7 @@ def test_program_may_tidy_up_at_sigterm(run: RunProcess) -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 0, -1.0, 60])
-def test_program_ends_at_the_calls_deadline_and_so_does_the_call(
-    tmp_path: Path, seconds: float | None
-) -> None:
+def test_program_and_call_end_at_calls_deadline(tmp_path: Path, seconds: float | None) -> None:
     deadline = datetime.now(UTC) + timedelta(seconds=1)
     run = ProcessRunner(tmp_path, deadline)
 
@@ -228,11 +224,11 @@ def test_program_ends_at_the_calls_deadline_and_so_does_the_call(
 
 
 @pytest.mark.parametrize("seconds", [1e300, float("inf")])
-def test_huge_timeout_is_not_a_limit(run: RunProcess, seconds: float) -> None:
+def test_huge_timeout_is_not_limit(run: RunProcess, seconds: float) -> None:
     assert sh(run, "echo done", timeout_seconds=seconds).stdout == "done\n"
 
 
-def test_passed_deadline_ends_the_program_at_once(tmp_path: Path) -> None:
+def test_passed_deadline_ends_program_at_once(tmp_path: Path) -> None:
     run = ProcessRunner(tmp_path, deadline=datetime.now(UTC) - timedelta(days=365_000))
     started = time.monotonic()
 
@@ -259,7 +255,7 @@ def test_timeout_ends_grandchildren_and_daemons_too(run: RunProcess, tmp_path: P
     assert not any(map(runs, pids_in(tmp_path)))
 
 
-def test_what_a_program_leaves_running_ends_with_it(run: RunProcess, tmp_path: Path) -> None:
+def test_processes_left_by_program_end_with_it(run: RunProcess, tmp_path: Path) -> None:
     outcome = sh(run, GRANDCHILDREN + "exit 5", timeout_seconds=60)
 
     assert (outcome.exit_code, outcome.timed_out) == (5, False)
@@ -278,7 +274,7 @@ while time.monotonic() < end:
 """
 
 
-def test_process_that_forks_and_leaves_for_ever_is_caught(run: RunProcess, tmp_path: Path) -> None:
+def test_endlessly_forking_process_is_caught(run: RunProcess, tmp_path: Path) -> None:
     script = f"{sys.executable} -S -c '{FORK_AND_LEAVE}' & sleep 60"
 
     sh(run, script, timeout_seconds=BEGINS_SECONDS)
@@ -289,7 +285,7 @@ def test_process_that_forks_and_leaves_for_ever_is_caught(run: RunProcess, tmp_p
         wait_until(lambda: (tmp_path / "generations").stat().st_size > generations, seconds=0.3)
 
 
-def test_a_million_lines_do_not_block_the_program_and_are_capped(run: RunProcess) -> None:
+def test_million_lines_are_capped_without_blocking_program(run: RunProcess) -> None:
     outcome = run(["seq", "1000000"], max_output_bytes=1_000, timeout_seconds=60)
 
     assert outcome.exit_code == 0
@@ -311,14 +307,14 @@ def test_no_output_is_kept_without_room(run: RunProcess, limit: int) -> None:
     assert (outcome.stdout, outcome.truncated) == ("", True)
 
 
-def test_output_exactly_as_long_as_the_cap_is_not_truncated(run: RunProcess) -> None:
+def test_output_exactly_at_cap_is_not_truncated(run: RunProcess) -> None:
     outcome = run(["printf", "12345"], max_output_bytes=5)
 
     assert (outcome.stdout, outcome.truncated) == ("12345", False)
 
 
 @pytest.mark.parametrize("limit", range(1, 9))
-def test_character_is_never_split_at_the_cap(run: RunProcess, limit: int) -> None:
+def test_character_is_never_split_at_cap(run: RunProcess, limit: int) -> None:
     outcome = run(["printf", "%s", "é한🙂"], max_output_bytes=limit)
 
     assert "é한🙂".startswith(outcome.stdout)
@@ -332,7 +328,7 @@ def test_binary_output_is_decoded_with_replacement_characters(run: RunProcess) -
     assert not outcome.truncated
 
 
-def test_program_that_closes_its_output_is_still_waited_for(run: RunProcess) -> None:
+def test_program_closing_its_output_is_still_awaited(run: RunProcess) -> None:
     assert sh(run, "exec > /dev/null 2>&1; sleep 0.2; exit 7").exit_code == 7
 
 
@@ -344,13 +340,11 @@ def test_program_that_signals_its_guard_politely_changes_nothing(run: RunProcess
     assert (outcome.stdout, outcome.exit_code) == ("on\n", 6)
 
 
-def test_program_that_stops_its_guard_is_ended_all_the_same(run: RunProcess) -> None:
+def test_program_stopping_its_guard_is_still_ended(run: RunProcess) -> None:
     assert sh(run, "kill -STOP $PPID; sleep 60", timeout_seconds=0.3).timed_out
 
 
-def test_program_that_kills_its_guard_is_killed_and_its_outcome_unknown(
-    run: RunProcess, tmp_path: Path
-) -> None:
+def test_program_killing_guard_is_killed_with_unknown_outcome(run: RunProcess, tmp_path: Path) -> None:
     script = "echo $$ > program.pid; sh -c 'echo $$ > child.pid; kill -KILL $0; exec sleep 60' $PPID"
 
     with pytest.raises(ToolError, match="outcome is unknown"):
@@ -377,7 +371,7 @@ def open_descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
-def test_nothing_stays_open_after_a_run(run: RunProcess) -> None:
+def test_no_descriptor_stays_open_after_run(run: RunProcess) -> None:
     before = open_descriptors()
 
     sh(run, "sleep 60", timeout_seconds=0.1)
@@ -389,7 +383,7 @@ def test_nothing_stays_open_after_a_run(run: RunProcess) -> None:
     assert open_descriptors() <= before
 
 
-def test_a_cancelled_call_ends_its_program_and_what_that_started(tmp_path: Path) -> None:
+def test_cancelled_call_ends_program_and_its_descendants(tmp_path: Path) -> None:
     cancellation = Cancellation()
     run = ProcessRunner(tmp_path, cancellation=cancellation)
     script = "setsid sleep 60 & echo $! > child.pid; echo $$ > parent.pid; sleep 60"
@@ -408,7 +402,7 @@ def test_a_cancelled_call_ends_its_program_and_what_that_started(tmp_path: Path)
     wait_until(lambda: not any(map(runs, pids_in(tmp_path))))
 
 
-def test_a_cancelled_call_starts_no_program_that_goes_on(tmp_path: Path) -> None:
+def test_cancelled_call_starts_no_program_that_goes_on(tmp_path: Path) -> None:
     cancellation = Cancellation()
     cancellation.set(ToolCancelledError())
 
@@ -416,7 +410,7 @@ def test_a_cancelled_call_starts_no_program_that_goes_on(tmp_path: Path) -> None
         sh(ProcessRunner(tmp_path, cancellation=cancellation), "sleep 60")
 
 
-def test_a_program_that_has_ended_waits_for_no_cancel(tmp_path: Path) -> None:
+def test_program_that_has_ended_waits_for_no_cancel(tmp_path: Path) -> None:
     cancellation = Cancellation()
     sh(ProcessRunner(tmp_path, cancellation=cancellation), "true")
 
@@ -426,7 +420,7 @@ def test_a_program_that_has_ended_waits_for_no_cancel(tmp_path: Path) -> None:
 COPY = [sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read())"]
 
 
-def test_a_program_reads_what_it_is_given() -> None:
+def test_program_reads_given_input() -> None:
     source, ours = os.pipe()
     guard = Guard(COPY, stdin=source, stdout=subprocess.PIPE, stderr=None)
     os.close(source)
@@ -438,7 +432,7 @@ def test_a_program_reads_what_it_is_given() -> None:
     assert guard.end(patience_seconds=10) == 0
 
 
-def test_a_program_has_no_input_otherwise() -> None:
+def test_program_has_no_input_otherwise() -> None:
     guard = Guard(COPY, stdout=subprocess.PIPE, stderr=None)
 
     assert guard.process.stdout
@@ -454,5 +448,5 @@ def test_a_program_has_no_input_otherwise() -> None:
         (None, "was killed together with its guard"),
     ],
 )
-def test_an_end_is_told_in_words(exit_code: int | None, words: str) -> None:
+def test_exit_code_is_described_in_words(exit_code: int | None, words: str) -> None:
     assert describe_end(exit_code) == words

@@ -44,7 +44,7 @@ def api(bundle: GitBundle, workdir: Path) -> SwarmBundleApi:
     return AgentBundle(bundle.changesets(), principal, record, EventListeners(no_listener))
 
 
-def test_an_agent_opens_edits_and_commits_inside_its_workdir(bundle: GitBundle, tmp_path: Path) -> None:
+def test_agent_opens_edits_and_commits_inside_its_workdir(bundle: GitBundle, tmp_path: Path) -> None:
     mine = api(bundle, tmp_path / "workdir")
 
     opened = json.loads(json.dumps(mine.open_changeset("Say more")))
@@ -67,7 +67,7 @@ def test_an_agent_opens_edits_and_commits_inside_its_workdir(bundle: GitBundle, 
     assert bundle.git("log", "-1", "--format=%an") == "coder"
 
 
-def test_the_policy_of_the_agent_holds(bundle: GitBundle, tmp_path: Path) -> None:
+def test_policy_of_agent_holds(bundle: GitBundle, tmp_path: Path) -> None:
     mine = api(bundle, tmp_path / "workdir")
     opened = mine.open_changeset()
     Path(opened["workdir"], "echo.py").unlink()
@@ -78,7 +78,7 @@ def test_the_policy_of_the_agent_holds(bundle: GitBundle, tmp_path: Path) -> Non
     assert committed["error"]["violatedFiles"] == ("echo.py",)
 
 
-def test_another_instance_s_changeset_is_not_there(bundle: GitBundle, tmp_path: Path) -> None:
+def test_changeset_of_another_instance_is_not_found(bundle: GitBundle, tmp_path: Path) -> None:
     opened = api(bundle, tmp_path / "workdir").open_changeset()
 
     committed = api(bundle, tmp_path / "other").commit_changeset(opened["changesetId"])

@@ -70,7 +70,7 @@ def _unused(_coroutine: Any) -> Any:
 
 
 @pytest.mark.requirement("changeset.outcome-visible")
-def test_an_agent_changes_the_bundle_inside_its_instance_and_everybody_hears_of_it(
+def test_agents_change_inside_instance_is_announced_to_all(
     bundle: GitBundle, tmp_path: Path, redis: Redis
 ) -> None:
     heard: list[Any] = []
@@ -99,7 +99,7 @@ def test_an_agent_changes_the_bundle_inside_its_instance_and_everybody_hears_of_
     assert (state.proposed.new_ref, state.proposed.instance_key) == (committed["newRef"], "issue-42")
 
 
-def test_the_active_ref_is_the_record_s_else_the_revision_s_else_the_folder_s(
+def test_active_ref_comes_from_record_revision_or_folder(
     bundle: GitBundle, tmp_path: Path, redis: Redis
 ) -> None:
     changes = changes_of(bundle.folder, tmp_path, redis)
@@ -109,9 +109,7 @@ def test_the_active_ref_is_the_record_s_else_the_revision_s_else_the_folder_s(
     assert changes.of(call()).get_active_ref() == OLD
 
 
-def test_opened_changeset_warns_of_a_base_that_cannot_be_loaded(
-    bundle: GitBundle, tmp_path: Path, redis: Redis
-) -> None:
+def test_changeset_opened_on_unloadable_base_warns(bundle: GitBundle, tmp_path: Path, redis: Redis) -> None:
     changes = changes_of(bundle.folder, tmp_path, redis)
     active = ActiveRevision(redis, changes.ledger.keys, folder_workspace(bundle.folder))
     active.begin(OLD)
@@ -127,14 +125,14 @@ def test_opened_changeset_warns_of_a_base_that_cannot_be_loaded(
     assert "E_EXT_INIT: No ear." in after["hint"]["warning"]
 
 
-def test_a_bundle_outside_of_git_cannot_be_changed(tmp_path: Path, redis: Redis) -> None:
+def test_bundle_outside_of_git_cannot_be_changed(tmp_path: Path, redis: Redis) -> None:
     folder = write(tmp_path / "plain", {"goondan.yaml": FILES["goondan.yaml"] + SWARM})
 
     with pytest.raises(ChangesetError, match="in no git repository"):
         changes_of(folder, tmp_path, redis).of(call())
 
 
-def test_without_the_lock_in_redis_nothing_is_committed(bundle: GitBundle, tmp_path: Path) -> None:
+def test_without_lock_in_redis_nothing_is_committed(bundle: GitBundle, tmp_path: Path) -> None:
     class Away(fakeredis.FakeRedis):
         """Has no lock, and no record."""
 

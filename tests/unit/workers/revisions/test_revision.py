@@ -156,7 +156,7 @@ def remaining(traces: list[weakref.ref[Any]]) -> list[Any]:
     return [found for trace in traces if (found := trace()) is not None]
 
 
-def test_nothing_is_left_of_forty_revisions(machine: RevisionMachine) -> None:
+def test_forty_revisions_leave_nothing_behind(machine: RevisionMachine) -> None:
     left = [trace for number in range(20) for trace in use(machine, f"warm-{number}", isolated=number < 2)]
     before = Footprint.now(machine)
 
@@ -167,7 +167,7 @@ def test_nothing_is_left_of_forty_revisions(machine: RevisionMachine) -> None:
     wait_until(lambda: not before.growth(machine), show=lambda: before.growth(machine))
 
 
-def test_two_revisions_of_one_file_run_side_by_side(machine: RevisionMachine) -> None:
+def test_two_revisions_of_one_file_run_concurrently(machine: RevisionMachine) -> None:
     old, new = machine.revision("old"), machine.revision("new")
 
     for tool in (*TOOLS, "box__word"):
@@ -177,7 +177,7 @@ def test_two_revisions_of_one_file_run_side_by_side(machine: RevisionMachine) ->
     old.close()
 
 
-def test_a_call_goes_on_with_its_own_code_while_the_newer_revision_comes_and_goes(
+def test_call_keeps_code_while_newer_revision_comes_and_goes(
     machine: RevisionMachine, tmp_path: Path
 ) -> None:
     old = machine.revision("old")
@@ -193,7 +193,7 @@ def test_a_call_goes_on_with_its_own_code_while_the_newer_revision_comes_and_goe
     old.close()
 
 
-def test_the_same_revision_loaded_again_keeps_its_modules_when_the_first_is_closed(
+def test_reloaded_revision_keeps_modules_after_first_closes(
     machine: RevisionMachine,
 ) -> None:
     ref = machine.change("same")
@@ -209,7 +209,7 @@ def test_the_same_revision_loaded_again_keeps_its_modules_when_the_first_is_clos
 
 
 @pytest.mark.skipif(find_runtime() is None, reason="neither Node nor Bun is installed")
-def test_the_same_revision_loaded_again_keeps_its_javascript_calls_when_the_first_is_closed(
+def test_reloaded_revision_keeps_javascript_calls_after_first_closes(
     machine: RevisionMachine, tmp_path: Path
 ) -> None:
     document = machine.bundle / "goondan.yaml"
@@ -234,7 +234,7 @@ def test_the_same_revision_loaded_again_keeps_its_javascript_calls_when_the_firs
     wait_until(lambda: not runs(stays))
 
 
-def test_children_of_a_closed_revision_end_and_those_of_others_stay(machine: RevisionMachine) -> None:
+def test_closing_revision_ends_only_its_own_children(machine: RevisionMachine) -> None:
     old, new = machine.revision("old"), machine.revision("new")
     machine.children.limit = 2
     gone, stays = machine.call(old, "box__pid"), machine.call(new, "box__pid")
@@ -247,9 +247,7 @@ def test_children_of_a_closed_revision_end_and_those_of_others_stay(machine: Rev
     assert not runs(stays)
 
 
-def test_each_revision_has_mcp_servers_of_its_own_which_end_with_it(
-    machine: RevisionMachine, tmp_path: Path
-) -> None:
+def test_each_revision_owns_mcp_servers_until_closed(machine: RevisionMachine, tmp_path: Path) -> None:
     def revision(word: str) -> tuple[Revision, int]:
         use = {"ref": "Extension/mcp", "config": {"servers": {"moody": moody(tmp_path / word)}}}
         document.write_text(text.replace("Extension/mirror,", f"{json.dumps(use)},"), encoding="utf-8")
@@ -270,7 +268,7 @@ def test_each_revision_has_mcp_servers_of_its_own_which_end_with_it(
     assert not runs(stays)
 
 
-def test_the_files_of_a_revision_can_be_removed_once_it_is_closed(machine: RevisionMachine) -> None:
+def test_files_of_closed_revision_can_be_removed(machine: RevisionMachine) -> None:
     revision = machine.revision("word")
     assert clean_checkouts(machine.checkouts.cache, -1) == []
 
@@ -279,7 +277,7 @@ def test_the_files_of_a_revision_can_be_removed_once_it_is_closed(machine: Revis
     assert len(clean_checkouts(machine.checkouts.cache, -1)) == 1
 
 
-def test_a_revision_that_cannot_be_prepared_takes_back_what_it_has_begun(
+def test_revision_failing_to_prepare_undoes_its_start(
     machine: RevisionMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.extensions.loader.UNLOAD_SECONDS", 0.5)
@@ -309,7 +307,7 @@ def test_a_revision_that_cannot_be_prepared_takes_back_what_it_has_begun(
         ("import time\ntime.sleep(60)\n", "importing the file does not end within 0.2 s"),
     ],
 )
-def test_a_tool_that_cannot_be_loaded_says_so_before_its_first_call(
+def test_unloadable_tool_is_reported_before_first_call(
     machine: RevisionMachine, file: str, reason: str
 ) -> None:
     (machine.bundle / "tools" / "coat.py").write_text(file, encoding="utf-8")
@@ -322,7 +320,7 @@ def test_a_tool_that_cannot_be_loaded_says_so_before_its_first_call(
     revision.close()
 
 
-def test_the_entry_of_an_agent_that_is_not_served_is_not_imported(machine: RevisionMachine) -> None:
+def test_entry_of_unserved_agent_is_not_imported(machine: RevisionMachine) -> None:
     (machine.bundle / "agents" / "tailor.py").write_text("raise RuntimeError\n", encoding="utf-8")
     revision = machine.open(machine.change("odd"))
 
@@ -334,7 +332,7 @@ def test_the_entry_of_an_agent_that_is_not_served_is_not_imported(machine: Revis
 
 
 @pytest.mark.parametrize("file", ["agents/tailor.py", "tools/coat.py"])
-def test_a_file_stays_as_it_was_when_it_was_first_loaded(machine: RevisionMachine, file: str) -> None:
+def test_edited_file_stays_as_first_loaded(machine: RevisionMachine, file: str) -> None:
     revision = machine.revision("word")
     loaded = [revision.registry.tool(AGENT, "coat__word")]
     (revision.bundle.root / file).write_text("raise RuntimeError('edited')\n", encoding="utf-8")
@@ -345,7 +343,7 @@ def test_a_file_stays_as_it_was_when_it_was_first_loaded(machine: RevisionMachin
     revision.close()
 
 
-def test_the_file_of_an_isolated_tool_is_not_imported_with_the_others(machine: RevisionMachine) -> None:
+def test_isolated_tools_file_is_left_unimported(machine: RevisionMachine) -> None:
     document, isolated = machine.bundle / "goondan.yaml", "entry: ./tools/coat.py\n  isolation: process"
     text = document.read_text(encoding="utf-8")
     assert text.count(isolated) == 1

@@ -45,17 +45,17 @@ def instances() -> Iterator[Instances]:
         yield Instances(redis)
 
 
-def test_the_first_step_with_another_revision_has_it_and_no_other_one(instances: Instances) -> None:
+def test_only_first_step_after_change_has_block(instances: Instances) -> None:
     assert [len(instances.open(ref)) for ref in ("r1", "r1", "r2", "r2", "r1")] == [0, 0, 1, 0, 1]
 
 
-def test_each_instance_is_told(instances: Instances) -> None:
+def test_each_instance_gets_revision_block(instances: Instances) -> None:
     for name in ("i", "j"):
         instances.open("r1", name)
     assert [len(instances.open("r2", name)) for name in ("i", "j", "new")] == [1, 1, 0]
 
 
-def test_it_says_what_has_changed_since_the_last_step(instances: Instances) -> None:
+def test_revision_block_covers_changes_since_last_step(instances: Instances) -> None:
     summary = {"filesChanged": ["a"], "filesAdded": [], "filesDeleted": []}
     instances.open("r1")
     instances.record.begin("r2")

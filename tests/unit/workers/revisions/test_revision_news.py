@@ -34,7 +34,7 @@ def sent(failure: RevisionFailure, *, is_wanted: bool) -> list[str]:
         (None, True, []),
     ],
 )
-def test_committing_agent_hears_of_a_failed_load_if_the_policy_says_so(
+def test_policy_decides_if_committer_hears_failed_load(
     change: RevisionChange | None, is_wanted: bool, told: list[str]
 ) -> None:
     failure = RevisionFailure(

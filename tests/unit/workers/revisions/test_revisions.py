@@ -21,7 +21,7 @@ def factory() -> Factory:
     return Factory()
 
 
-def test_a_call_runs_with_its_revision_and_one_without_with_the_active_one(factory: Factory) -> None:
+def test_call_runs_with_named_or_active_revision(factory: Factory) -> None:
     revisions = factory.revisions()
     assert [run(revisions, ref) for ref in ("r1", "r2", None)] == ["r1", "r2", "r1"]
     revisions.activate("r2")
@@ -29,7 +29,7 @@ def test_a_call_runs_with_its_revision_and_one_without_with_the_active_one(facto
     assert factory.fetched == ["r2"]
 
 
-def test_many_calls_load_a_revision_once(factory: Factory) -> None:
+def test_many_calls_load_revision_once(factory: Factory) -> None:
     revisions = factory.revisions()
     with ThreadPoolExecutor(8) as threads:
         results = list(threads.map(lambda _: run(revisions, "r2"), range(32)))
@@ -37,7 +37,7 @@ def test_many_calls_load_a_revision_once(factory: Factory) -> None:
     assert factory.fetched == ["r2"]
 
 
-def test_a_new_revision_is_prepared_for_whom_the_process_serves(factory: Factory) -> None:
+def test_new_revision_is_prepared_for_whom_process_serves(factory: Factory) -> None:
     revisions = factory.revisions()
     revisions.of("r2")
     revisions.serve("lizard")
@@ -47,7 +47,7 @@ def test_a_new_revision_is_prepared_for_whom_the_process_serves(factory: Factory
     assert [one.prepared for one in factory.made] == [["lizard", "newt"], ["lizard", "newt"]]
 
 
-def test_what_becomes_active_while_more_agents_are_prepared_for_is_prepared_for_them_too(
+def test_revision_activated_amid_preparation_covers_new_agents(
     factory: Factory,
 ) -> None:
     revisions = factory.revisions()
@@ -58,7 +58,7 @@ def test_what_becomes_active_while_more_agents_are_prepared_for_is_prepared_for_
     assert factory.made[1].prepared == ["lizard", "newt"]
 
 
-def test_what_is_loaded_while_more_agents_are_served_becomes_active_prepared_for_them_too(
+def test_revision_loaded_amid_serving_covers_new_agents(
     factory: Factory,
 ) -> None:
     revisions = factory.revisions()
@@ -76,7 +76,7 @@ def test_what_is_loaded_while_more_agents_are_served_becomes_active_prepared_for
     assert factory.made[1].prepared == ["lizard", "newt"]
 
 
-def test_one_that_was_closed_and_loaded_again_meanwhile_is_not_the_one_that_becomes_active(
+def test_reloaded_revision_becomes_active_not_closed_original(
     factory: Factory,
 ) -> None:
     revisions = factory.revisions()
@@ -92,13 +92,13 @@ def test_one_that_was_closed_and_loaded_again_meanwhile_is_not_the_one_that_beco
     assert revisions.activate("r2") is again
 
 
-def test_a_revision_that_cannot_be_had_is_the_error_of_its_calls(factory: Factory) -> None:
+def test_unavailable_revision_is_error_of_its_calls(factory: Factory) -> None:
     factory.missing = {"r2"}
     with pytest.raises(BundleRevisionUnavailableError):
         run(factory.revisions(), "r2")
 
 
-def test_one_that_was_not_there_a_moment_ago_is_asked_for_again_later_only(factory: Factory) -> None:
+def test_missing_revision_is_requested_again_only_later(factory: Factory) -> None:
     factory.missing = {"r2"}
     revisions = factory.revisions()
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_one_that_was_not_there_a_moment_ago_is_asked_for_again_later_only(facto
     assert revisions.of("r2").ref == "r2"
 
 
-def test_a_failure_keeps_nothing_of_what_was_loaded_by_then(factory: Factory) -> None:
+def test_load_failure_keeps_nothing_loaded_so_far(factory: Factory) -> None:
     factory.faults["r2"] = ExtensionInitError("no ear", suggestion="Give it one.")
     revisions = factory.revisions()
     revisions.serve("lizard")
@@ -125,7 +125,7 @@ def test_a_failure_keeps_nothing_of_what_was_loaded_by_then(factory: Factory) ->
     assert (again.value.code, again.value.suggestion) == ("E_EXT_INIT", "Give it one.")
 
 
-def test_failures_that_do_not_stand_any_more_are_not_kept(factory: Factory) -> None:
+def test_outdated_failures_are_not_kept(factory: Factory) -> None:
     names = [f"x{number}" for number in range(3)]
     factory.missing = set(names)
     revisions = factory.revisions()
@@ -136,7 +136,7 @@ def test_failures_that_do_not_stand_any_more_are_not_kept(factory: Factory) -> N
     assert list(revisions.failures._failed) == names[-1:]
 
 
-def test_one_that_cannot_be_prepared_is_closed_and_not_kept(factory: Factory) -> None:
+def test_unpreparable_revision_is_closed_and_not_kept(factory: Factory) -> None:
     factory.faults["r2"] = ExtensionInitError("no")
     revisions = factory.revisions()
     revisions.serve("lizard")
@@ -154,7 +154,7 @@ def test_one_that_cannot_be_prepared_is_closed_and_not_kept(factory: Factory) ->
         (MemoryError(), BundleRevisionUnavailableError),
     ],
 )
-def test_whatever_keeps_a_revision_from_loading_leaves_nothing_and_is_not_repeated(
+def test_failed_load_leaves_nothing_and_is_not_repeated(
     factory: Factory, fault: BaseException, told: type[Exception]
 ) -> None:
     factory.faults["r2"], factory.misfits["r3"] = fault, fault
@@ -166,7 +166,7 @@ def test_whatever_keeps_a_revision_from_loading_leaves_nothing_and_is_not_repeat
     assert (factory.alive(), factory.fetched, factory.open_checkouts) == ({"r1"}, ["r2", "r3"], 0)
 
 
-def test_one_that_cannot_be_closed_does_not_keep_the_others(factory: Factory) -> None:
+def test_unclosable_revision_does_not_keep_others(factory: Factory) -> None:
     def refuse() -> None:
         raise RuntimeError("no")
 
@@ -179,7 +179,7 @@ def test_one_that_cannot_be_closed_does_not_keep_the_others(factory: Factory) ->
     wait_until(lambda: factory.alive() == {"r2", "r3"})
 
 
-def test_unused_revision_is_closed_after_a_while(factory: Factory) -> None:
+def test_unused_revision_is_closed_after_while(factory: Factory) -> None:
     revisions = factory.revisions()
     revisions.activate("r2")
     factory.now += UNUSED_SECONDS
@@ -192,7 +192,7 @@ def test_unused_revision_is_closed_after_a_while(factory: Factory) -> None:
     assert run(revisions) == "r2"
 
 
-def test_of_those_that_were_just_used_only_a_few_are_kept(factory: Factory) -> None:
+def test_only_few_just_used_revisions_are_kept(factory: Factory) -> None:
     revisions = factory.revisions("r0")
     for number in range(1, 20):
         factory.now += 0.01
@@ -204,7 +204,7 @@ def test_of_those_that_were_just_used_only_a_few_are_kept(factory: Factory) -> N
     wait_until(lambda: factory.alive() == kept)
 
 
-def test_a_revision_is_not_closed_while_a_call_runs_or_a_step_is_open(factory: Factory) -> None:
+def test_revision_stays_open_during_calls_and_steps(factory: Factory) -> None:
     revisions = factory.revisions()
     first = factory.made[0]
 
@@ -224,7 +224,7 @@ def test_a_revision_is_not_closed_while_a_call_runs_or_a_step_is_open(factory: F
     wait_until(lambda: factory.alive() == {"r2"})
 
 
-def test_a_call_of_the_active_revision_begins_at_once_and_keeps_it_open(factory: Factory) -> None:
+def test_call_begins_at_once_keeping_active_revision_open(factory: Factory) -> None:
     revisions = factory.revisions()
     job = job_of(new_call("lizard", "skin__colour", {}, {}).model_copy(update={"bundle_ref": "r1"}))
     assert revisions.loaded(job) is revisions.active
@@ -240,7 +240,7 @@ def test_a_call_of_the_active_revision_begins_at_once_and_keeps_it_open(factory:
     wait_until(lambda: factory.alive() == {"r2"})
 
 
-def test_a_call_that_nobody_has_let_go_of_is_forgotten_with_its_last_reference(factory: Factory) -> None:
+def test_unreleased_call_is_forgotten_with_last_reference(factory: Factory) -> None:
     revisions = factory.revisions()
     revisions.loaded(job_of(new_call("lizard", "skin__colour", {}, {})))
     revisions.activate("r2")
@@ -249,7 +249,7 @@ def test_a_call_that_nobody_has_let_go_of_is_forgotten_with_its_last_reference(f
     wait_until(lambda: factory.alive() == {"r2"})
 
 
-def test_where_revisions_are_not_followed_only_calls_that_name_none_begin(factory: Factory) -> None:
+def test_without_following_revisions_only_calls_naming_none_begin(factory: Factory) -> None:
     revisions = factory.revisions(None)
     calls = [
         new_call("lizard", "skin__colour", {}, {}).model_copy(update={"bundle_ref": r}) for r in (None, "r1")
@@ -257,7 +257,7 @@ def test_where_revisions_are_not_followed_only_calls_that_name_none_begin(factor
     assert [revisions.loaded(job_of(call)) for call in calls] == [revisions.active, None]
 
 
-def test_a_closed_revision_is_loaded_again_for_a_late_call(factory: Factory) -> None:
+def test_closed_revision_is_loaded_again_for_late_call(factory: Factory) -> None:
     revisions = factory.revisions()
     revisions.activate("r2")
     factory.now += 2 * UNUSED_SECONDS
@@ -276,7 +276,7 @@ def test_a_closed_revision_is_loaded_again_for_a_late_call(factory: Factory) -> 
         ("skin__colour", None, False),
     ],
 )
-def test_what_begins_a_step_or_a_turn_reaches_a_safe_point(
+def test_beginning_step_or_turn_reaches_safe_point(
     factory: Factory, tool: str, ref: str | None, is_one: bool
 ) -> None:
     revisions = factory.revisions()
@@ -284,7 +284,7 @@ def test_what_begins_a_step_or_a_turn_reaches_a_safe_point(
     assert run(revisions, ref, tool) == ("r2" if is_one else "r1")
 
 
-def test_where_revisions_are_not_followed_nothing_is_looked_at(factory: Factory) -> None:
+def test_without_following_revisions_no_safe_point_is_reached(factory: Factory) -> None:
     revisions = factory.revisions(None)
     revisions.reach_safe_point = lambda: pytest.fail("looked")
     assert run(revisions, None, "goondan__event") is None
@@ -292,7 +292,7 @@ def test_where_revisions_are_not_followed_nothing_is_looked_at(factory: Factory)
     assert factory.alive() == {None}
 
 
-def test_a_claimed_call_runs_with_the_revision_that_was_fixed_at_its_safe_point(factory: Factory) -> None:
+def test_claimed_call_keeps_revision_fixed_at_safe_point(factory: Factory) -> None:
     revisions = factory.revisions()
     revisions.reach_safe_point = lambda: revisions.activate("r2")
     fixed = revisions.fixed(new_call("lizard", "goondan__event", {}, {}))

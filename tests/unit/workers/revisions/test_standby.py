@@ -56,7 +56,7 @@ def other(ref: str, *agents: str, id: str = "other") -> Any:
     return SimpleNamespace(bundle_ref=ref, agents=agents, id=id, pid=us.pid, host=us.host)
 
 
-def test_worker_without_the_active_revision_leaves_agents_that_others_serve() -> None:
+def test_worker_lacking_active_revision_leaves_agents_others_serve() -> None:
     here = Workers(other("r2", "lizard", "frog"), other("r1", "newt"))
     assert here.agents() == frozenset()
     here.standby.lack("r2")
@@ -71,7 +71,7 @@ def test_last_worker_takes_all_calls() -> None:
     assert here.agents() == frozenset()
 
 
-def test_a_worker_that_loads_for_long_stands_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_loads_for_long_stands_by(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("workers.revisions.sync.monotonic", lambda: clock[0])
     here = Workers(other("r2", "lizard"))
@@ -82,13 +82,13 @@ def test_a_worker_that_loads_for_long_stands_by(monkeypatch: pytest.MonkeyPatch)
     assert here.agents() == {"lizard"}
 
 
-def test_worker_goes_to_standby_after_it_left_a_call_to_others() -> None:
+def test_worker_leaving_call_to_others_stands_by() -> None:
     here = Workers(other("r2", "lizard"))
     assert here.leaves("lizard", bundle_ref="r2")
     assert here.agents() == {"lizard"}
 
 
-def test_a_worker_that_stops_takes_nothing_up_again() -> None:
+def test_worker_that_stops_takes_nothing_up_again() -> None:
     here = Workers(other("r2", "lizard"))
     here.standby.lack("r2")
     assert here.agents() == {"lizard"}
@@ -107,13 +107,13 @@ def test_a_worker_that_stops_takes_nothing_up_again() -> None:
         (None, "lizard", False),
     ],
 )
-def test_a_call_is_left_to_others_only_if_they_can_run_it(ref: str | None, agent: str, is_left: bool) -> None:
+def test_call_is_left_only_to_capable_workers(ref: str | None, agent: str, is_left: bool) -> None:
     here = Workers(other("r2", "lizard"), other("r0", "lizard"))
     assert here.leaves(agent, bundle_ref=ref) is is_left
     assert bool(here.agents()) is is_left
 
 
-def test_a_call_of_a_step_is_left_to_those_that_have_the_revision_of_the_step() -> None:
+def test_step_call_goes_to_workers_with_steps_revision() -> None:
     assert Workers(other("r2", "lizard")).leaves("lizard", step_id="r2")
 
 
@@ -128,13 +128,11 @@ def test_a_call_of_a_step_is_left_to_those_that_have_the_revision_of_the_step() 
         (HandoffDepthError("too deep"), False),
     ],
 )
-def test_only_what_keeps_a_revision_from_loading_leaves_a_call_to_others(
-    error: GoondanError, is_left: bool
-) -> None:
+def test_only_load_failures_leave_call_to_others(error: GoondanError, is_left: bool) -> None:
     assert Workers(other("r2", "lizard")).leaves("lizard", error, bundle_ref="r2") is is_left
 
 
-def test_without_redis_no_call_is_left_to_others() -> None:
+def test_no_call_is_left_to_others_without_redis() -> None:
     def away() -> RevisionState:
         raise RedisConnectionError("away")
 
@@ -143,7 +141,7 @@ def test_without_redis_no_call_is_left_to_others() -> None:
     assert not here.leaves("lizard", bundle_ref="r2")
 
 
-def test_the_queues_that_are_left_are_taken_up_again_and_no_others() -> None:
+def test_only_left_queues_are_taken_up_again() -> None:
     consumer = Consumer("agent.lizard", "agent.lizard.events", "agent.newt")
     left = PausedQueues(consumer)
     left.leave({"lizard", "frog"})

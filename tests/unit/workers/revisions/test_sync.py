@@ -108,7 +108,7 @@ def now(record: ActiveRevision) -> RevisionState:
     return state
 
 
-def test_the_first_that_has_loaded_a_proposal_makes_it_active_and_the_others_follow(
+def test_first_loader_activates_proposal_and_others_follow(
     record: ActiveRevision,
 ) -> None:
     workers = [Worker(record).begin(), Worker(record).begin()]
@@ -120,7 +120,7 @@ def test_the_first_that_has_loaded_a_proposal_makes_it_active_and_the_others_fol
     assert [[told.previous_ref for told in worker.told] for worker in workers] == [["r1"], ["r1"]]
 
 
-def test_a_proposal_that_cannot_be_prepared_is_withdrawn_with_the_reason(record: ActiveRevision) -> None:
+def test_unpreparable_proposal_is_withdrawn_with_reason(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.factory.faults["r2"] = ExtensionInitError("no ear")
     record.propose(change("r2"))
@@ -133,7 +133,7 @@ def test_a_proposal_that_cannot_be_prepared_is_withdrawn_with_the_reason(record:
     assert failed.change is not None and failed.change.new_ref == "r2"
 
 
-def test_a_proposal_with_a_tool_that_does_not_load_is_withdrawn(record: ActiveRevision) -> None:
+def test_proposal_with_unloadable_tool_is_withdrawn(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
     record.propose(change("r2"))
@@ -143,7 +143,7 @@ def test_a_proposal_with_a_tool_that_does_not_load_is_withdrawn(record: ActiveRe
     assert (worker.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
 
 
-def test_an_active_revision_with_a_tool_that_another_worker_cannot_load_gives_way(
+def test_active_revision_with_tool_unloadable_elsewhere_gives_way(
     record: ActiveRevision,
 ) -> None:
     first, second = Worker(record).begin(), Worker(record).begin()
@@ -158,7 +158,7 @@ def test_an_active_revision_with_a_tool_that_another_worker_cannot_load_gives_wa
     assert [told.new_ref for told in second.told] == []
 
 
-def test_a_late_worker_follows_what_others_began_with_whatever_its_tools(record: ActiveRevision) -> None:
+def test_late_worker_follows_active_revision_despite_tools(record: ActiveRevision) -> None:
     Worker(record).begin()
     late = Worker(record, "r0")
     late.factory.tool_faults["r1"] = ToolNotFoundError("no skin")
@@ -166,7 +166,7 @@ def test_a_late_worker_follows_what_others_began_with_whatever_its_tools(record:
     assert (late.ref, now(record).active, now(record).failed) == ("r1", "r1", None)
 
 
-def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywhere(
+def test_active_revision_unpreparable_elsewhere_gives_way_everywhere(
     record: ActiveRevision,
 ) -> None:
     good, bad = Worker(record).begin(), Worker(record).begin()
@@ -181,7 +181,7 @@ def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywh
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
 
 
-def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: ActiveRevision) -> None:
+def test_one_workers_trouble_leaves_others_revision_active(record: ActiveRevision) -> None:
     good, bad = Worker(record).begin(), Worker(record).begin()
     bad.factory.faults["r2"] = ExtensionInitError("no database here")
     record.propose(change("r2"))
@@ -202,7 +202,7 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     assert (bad.ref, bad.standby.agents) == ("r2", frozenset())
 
 
-def test_active_revision_is_withdrawn_if_no_worker_serves_an_agent_with_it(record: ActiveRevision) -> None:
+def test_active_revision_leaving_agent_unserved_is_withdrawn(record: ActiveRevision) -> None:
     good, bad = Worker(record).begin(), Worker(record).begin("lizard", "newt")
     bad.factory.faults["r2"] = ExtensionInitError("newt has no ear")
     record.propose(change("r2"))
@@ -216,7 +216,7 @@ def test_active_revision_is_withdrawn_if_no_worker_serves_an_agent_with_it(recor
     assert [failure.reason for failure in bad.failures] == ["newt has no ear"]
 
 
-def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(record: ActiveRevision) -> None:
+def test_sole_worker_of_agent_restores_previous_revision(record: ActiveRevision) -> None:
     first = Worker(record).begin()
     record.propose(change("r2"))
     first.sync.look()
@@ -227,7 +227,7 @@ def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(record: 
     assert (late.ref, now(record).active) == ("r1", "r1")
 
 
-def test_a_worker_that_cannot_begin_with_what_others_run_is_refused_and_takes_nothing_back(
+def test_worker_failing_with_others_revision_is_refused_withdrawing_nothing(
     record: ActiveRevision,
 ) -> None:
     Worker(record).begin()
@@ -239,7 +239,7 @@ def test_a_worker_that_cannot_begin_with_what_others_run_is_refused_and_takes_no
     assert now(record).failed is None
 
 
-def test_a_proposal_that_is_not_here_yet_is_not_withdrawn(record: ActiveRevision) -> None:
+def test_proposal_not_yet_here_is_not_withdrawn(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.factory.missing = {"r2"}
     record.propose(change("r2"))
@@ -253,7 +253,7 @@ def test_a_proposal_that_is_not_here_yet_is_not_withdrawn(record: ActiveRevision
     assert worker.ref == "r2"
 
 
-def test_what_could_not_be_loaded_a_moment_ago_is_neither_tried_nor_noted(
+def test_just_failed_revision_is_neither_tried_nor_noted(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = Worker(record).begin(), Worker(record).begin()
@@ -273,7 +273,7 @@ def test_what_could_not_be_loaded_a_moment_ago_is_neither_tried_nor_noted(
     assert bad.ref == "r2"
 
 
-def test_revision_that_is_proposed_again_is_tried_at_once(record: ActiveRevision) -> None:
+def test_revision_proposed_again_is_tried_at_once(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.factory.faults["r2"] = ExtensionInitError("no ear")
     record.propose(change("r2"))
@@ -284,7 +284,7 @@ def test_revision_that_is_proposed_again_is_tried_at_once(record: ActiveRevision
     assert (worker.ref, now(record).active) == ("r2", "r2")
 
 
-def test_a_step_does_not_wait_for_what_a_look_could_not_have(
+def test_step_does_not_await_revision_found_unavailable(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = Worker(record).begin()
@@ -296,7 +296,7 @@ def test_a_step_does_not_wait_for_what_a_look_could_not_have(
     assert worker.ref == "r1"
 
 
-def test_a_safe_point_takes_what_was_proposed_just_before(record: ActiveRevision) -> None:
+def test_safe_point_takes_revision_proposed_just_before(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.sync.start()
     record.propose(change("r2"))
@@ -304,7 +304,7 @@ def test_a_safe_point_takes_what_was_proposed_just_before(record: ActiveRevision
     assert worker.ref == "r2"
 
 
-def test_many_safe_points_at_once_load_a_revision_once(record: ActiveRevision) -> None:
+def test_many_safe_points_at_once_load_revision_once(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.sync.start()
     record.propose(change("r2"))
@@ -316,14 +316,14 @@ def test_many_safe_points_at_once_load_a_revision_once(record: ActiveRevision) -
     assert (worker.ref, worker.factory.fetched, len(worker.told)) == ("r2", ["r2"], 1)
 
 
-def test_a_swarm_without_steps_follows_too(record: ActiveRevision) -> None:
+def test_swarm_without_steps_follows_too(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.sync.start()
     record.propose(change("r2"))
     wait_until(lambda: worker.ref == "r2")
 
 
-def test_a_step_begins_with_the_old_revision_if_the_new_one_takes_too_long(
+def test_slow_revision_lets_step_begin_with_old(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.revisions.sync.PATIENCE_SECONDS", 0.05)
@@ -333,7 +333,7 @@ def test_a_step_begins_with_the_old_revision_if_the_new_one_takes_too_long(
     assert worker.ref == "r1"
 
 
-def test_one_step_at_most_loses_patience_with_a_revision_that_takes_too_long(
+def test_only_one_step_loses_patience_with_slow_revision(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.revisions.sync.PATIENCE_SECONDS", 0.05)
@@ -351,7 +351,7 @@ def test_one_step_at_most_loses_patience_with_a_revision_that_takes_too_long(
     assert worker.ref == "r3"
 
 
-def test_without_redis_the_worker_goes_on(record: ActiveRevision, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_worker_goes_on(record: ActiveRevision, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> None:
         raise RedisConnectionError("away")
 
@@ -366,7 +366,7 @@ def test_without_redis_the_worker_goes_on(record: ActiveRevision, monkeypatch: p
     assert now(record).active == "r1"
 
 
-def test_a_pulled_commit_is_proposed_although_redis_goes_away_amid_it(
+def test_pulled_commit_is_proposed_despite_redis_outage(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -382,20 +382,20 @@ def test_a_pulled_commit_is_proposed_although_redis_goes_away_amid_it(
     assert (pulled.ref, now(record).active) == ("r2", "r2")
 
 
-def test_a_record_that_is_lost_is_made_again(record: ActiveRevision) -> None:
+def test_record_that_is_lost_is_made_again(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     record.end(now(record))
     worker.sync.look()
     assert now(record).active == "r1"
 
 
-def test_a_late_worker_begins_with_what_is_active(record: ActiveRevision) -> None:
+def test_late_worker_begins_with_active_revision(record: ActiveRevision) -> None:
     record.begin("r1")
     late = Worker(record, "r0").begin()
     assert (late.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
 
 
-def test_a_worker_that_cannot_have_what_is_active_runs_its_own(record: ActiveRevision) -> None:
+def test_worker_lacking_active_revision_runs_its_own(record: ActiveRevision) -> None:
     record.begin("r1")
     late = Worker(record, "r0")
     late.factory.missing = {"r1"}
@@ -404,7 +404,7 @@ def test_a_worker_that_cannot_have_what_is_active_runs_its_own(record: ActiveRev
     assert (late.ref, now(record).active) == ("r0", "r1")
 
 
-def test_a_worker_with_a_later_revision_brings_the_others_along(record: ActiveRevision) -> None:
+def test_worker_with_later_revision_brings_others_along(record: ActiveRevision) -> None:
     others = Worker(record).begin()
     pulled = Worker(record, "r2", is_newer=True).begin()
     pulled.sync.look()
@@ -412,7 +412,7 @@ def test_a_worker_with_a_later_revision_brings_the_others_along(record: ActiveRe
     assert (pulled.ref, others.ref, now(record).active) == ("r2", "r2", "r2")
 
 
-def test_a_worker_that_cannot_serve_with_what_is_active_brings_the_one_before_back(
+def test_worker_failing_with_active_revision_restores_previous(
     record: ActiveRevision,
 ) -> None:
     first = Worker(record).begin()
@@ -425,7 +425,7 @@ def test_a_worker_that_cannot_serve_with_what_is_active_brings_the_one_before_ba
     assert (late.ref, first.ref, now(record).active) == ("r1", "r1", "r1")
 
 
-def test_a_worker_that_can_serve_with_nothing_is_refused(record: ActiveRevision) -> None:
+def test_worker_that_can_serve_with_nothing_is_refused(record: ActiveRevision) -> None:
     worker = Worker(record)
     worker.revisions.active._error = ExtensionInitError("no ear")  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="no ear"):
@@ -445,7 +445,7 @@ def end_lease(record: ActiveRevision, ref: str) -> None:
     record._redis.delete(Keys().revision_load("den", ref))
 
 
-def test_a_proposal_that_has_ended_workers_is_withdrawn_and_not_loaded(record: ActiveRevision) -> None:
+def test_proposal_that_ended_workers_is_withdrawn_unloaded(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     record.propose(change("r2"))
     die_loading(record, "r2")
@@ -463,7 +463,7 @@ def test_a_proposal_that_has_ended_workers_is_withdrawn_and_not_loaded(record: A
     assert worker.ref == "r2"
 
 
-def test_a_worker_does_not_begin_with_a_folder_that_has_ended_workers(record: ActiveRevision) -> None:
+def test_folder_that_ended_workers_begins_no_worker(record: ActiveRevision) -> None:
     record.begin("r1")
     die_loading(record, "r2")
     first = Worker(record, "r2", is_newer=True).begin()
@@ -474,7 +474,7 @@ def test_a_worker_does_not_begin_with_a_folder_that_has_ended_workers(record: Ac
     assert (now(record).active, now(record).proposed) == ("r1", None)
 
 
-def test_one_worker_loads_at_a_time_and_the_others_may_follow_without_a_claim(record: ActiveRevision) -> None:
+def test_exclusive_load_lets_others_follow_without_claim(record: ActiveRevision) -> None:
     with guarded_load(record, "r2"):
         with guarded_load(record, "r2"):
             assert record.is_loading("r2")
@@ -484,7 +484,7 @@ def test_one_worker_loads_at_a_time_and_the_others_may_follow_without_a_claim(re
     assert not record.is_loading("r2")
 
 
-def test_the_claim_on_a_load_is_renewed_as_long_as_it_lasts(
+def test_load_claim_is_renewed_while_load_lasts(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed = threading.Event()
@@ -494,24 +494,24 @@ def test_the_claim_on_a_load_is_renewed_as_long_as_it_lasts(
         assert renewed.wait(10)
 
 
-def test_the_claim_of_a_dead_worker_ends_by_itself(record: ActiveRevision) -> None:
+def test_claim_of_dead_worker_ends_by_itself(record: ActiveRevision) -> None:
     record.claim_load("r2", "dead")
     assert 0 < record._redis.ttl(Keys().revision_load("den", "r2")) <= LOAD_LEASE_SECONDS
 
 
-def test_a_load_that_fails_or_ends_well_is_not_a_death(record: ActiveRevision) -> None:
+def test_failed_or_successful_load_is_no_death(record: ActiveRevision) -> None:
     for _ in range(MOST_LOST_LOADS + 1):
         with contextlib.suppress(ConfigError), guarded_load(record, "r2"):
             raise ConfigError("no ear")
 
 
-def test_a_container_that_starts_again_and_again_does_not_load_what_ends_it(record: ActiveRevision) -> None:
+def test_restarting_container_does_not_load_deadly_revision(record: ActiveRevision) -> None:
     die_loading(record, "r2")
     with pytest.raises(LostLoadsError), guarded_load(record, "r2"):
         pytest.fail("loaded")
 
 
-def test_without_redis_a_revision_is_loaded_all_the_same(
+def test_without_redis_revision_is_loaded_all_same(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -523,7 +523,7 @@ def test_without_redis_a_revision_is_loaded_all_the_same(
         pass
 
 
-def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_abandoned(record: ActiveRevision) -> None:
+def test_starting_worker_does_not_revive_abandoned_revision(record: ActiveRevision) -> None:
     first = Worker(record).begin()
     for ref in ("r2", "r3", "r1"):
         record.propose(change(ref))
@@ -537,9 +537,7 @@ def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_abandoned(re
 
 
 @pytest.mark.parametrize("activated", [(), ("git:c0",)], ids=["never left", "left for HEAD~1"])
-def test_the_commit_runs_again_when_an_edit_is_undone(
-    record: ActiveRevision, activated: tuple[str, ...]
-) -> None:
+def test_commit_runs_again_when_edit_is_undone(record: ActiveRevision, activated: tuple[str, ...]) -> None:
     first = Worker(record, "git:c1").begin()
     for ref in activated:
         record.propose(change(ref))
@@ -550,7 +548,7 @@ def test_the_commit_runs_again_when_an_edit_is_undone(
         assert (late.ref, now(record).active) == (folder, folder)
 
 
-def test_a_proposal_is_loaded_by_one_worker_while_the_others_wait(
+def test_one_worker_loads_proposal_while_others_wait(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, waits = Worker(record).begin(), list[float]()
@@ -568,7 +566,7 @@ def test_a_proposal_is_loaded_by_one_worker_while_the_others_wait(
     assert (worker.ref, worker.factory.fetched) == ("r2", ["r2"])
 
 
-def test_a_worker_takes_the_turn_of_one_that_has_ended(record: ActiveRevision) -> None:
+def test_worker_takes_turn_of_one_that_has_ended(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     record.propose(change("r2"))
     die_loading(record, "r2", times=1)
@@ -576,7 +574,7 @@ def test_a_worker_takes_the_turn_of_one_that_has_ended(record: ActiveRevision) -
     assert (worker.ref, record.is_loading("r2")) == ("r2", False)
 
 
-def test_the_files_of_all_agents_are_tried_out_before_a_proposal_is_active(record: ActiveRevision) -> None:
+def test_all_agents_files_are_tried_before_activation(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     record.propose(change("r2"))
     worker.factory.deadly = {"r2": EntryError(Path("newt.py"), "it ends the process", "Correct it.")}
@@ -587,7 +585,7 @@ def test_the_files_of_all_agents_are_tried_out_before_a_proposal_is_active(recor
     assert worker.factory.made[-1].tried_out == ["lizard", "newt"]
 
 
-def test_a_folder_that_is_to_take_the_place_of_what_is_active_is_tried_out_first(
+def test_folder_replacing_active_revision_is_tried_first(
     record: ActiveRevision,
 ) -> None:
     record.begin("r1")

@@ -28,7 +28,7 @@ def worker(ref: str | None, workspace: str = "den") -> Any:
 
 
 @pytest.mark.parametrize("others", [(), (worker(None),), (worker("r1", "pond"),)])
-def test_the_record_is_removed_when_no_worker_of_the_workspace_follows(
+def test_record_goes_when_no_workspace_worker_follows(
     record: ActiveRevision, others: tuple[Any, ...]
 ) -> None:
     record.begin("r1")
@@ -36,13 +36,13 @@ def test_the_record_is_removed_when_no_worker_of_the_workspace_follows(
     assert record.state() is None
 
 
-def test_the_record_stays_while_a_worker_of_the_workspace_follows(record: ActiveRevision) -> None:
+def test_record_stays_while_worker_of_workspace_follows(record: ActiveRevision) -> None:
     record.begin("r1")
     forget_revisions(record, lambda: [worker("r1")], "den")
     assert record.state() is not None
 
 
-def test_a_record_that_a_worker_changes_meanwhile_stays(record: ActiveRevision) -> None:
+def test_record_that_worker_changes_meanwhile_stays(record: ActiveRevision) -> None:
     def workers_while_one_begins() -> tuple[()]:
         record.propose(RevisionChange(new_ref="r2", timestamp="2026-01-01T00:00:00.000Z"))
         return ()
@@ -52,7 +52,7 @@ def test_a_record_that_a_worker_changes_meanwhile_stays(record: ActiveRevision) 
     assert record.state() is not None
 
 
-def test_without_redis_the_worker_starts_all_the_same(
+def test_without_redis_worker_starts_all_same(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> None:
@@ -64,7 +64,7 @@ def test_without_redis_the_worker_starts_all_the_same(
     assert [entry["event"] for entry in logs] == ["revision.record_not_read"]
 
 
-def test_a_call_that_names_a_revision_is_refused_and_others_run() -> None:
+def test_only_call_naming_revision_is_refused() -> None:
     factory = Factory()
     any_: Any = factory
     revisions = Revisions(any_, any_, fetch=not_followed)

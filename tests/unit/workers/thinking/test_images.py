@@ -52,12 +52,12 @@ def shown(given: StepCallResult, workdir: Path, *, takes_images: bool = True) ->
     return part["output"]
 
 
-def test_image_is_shown_to_a_model_that_takes_images(workdir: Path) -> None:
+def test_image_is_shown_to_model_that_takes_images(workdir: Path) -> None:
     assert shown(result(OUTPUT), workdir) == {"type": "content", "value": SEEN}
     assert list(workdir.iterdir()) == []
 
 
-def test_image_is_stored_for_a_model_that_takes_none(workdir: Path) -> None:
+def test_image_is_stored_for_model_that_takes_none(workdir: Path) -> None:
     name = f"{DIRECTORY}/id-1-2.png"
     text = {"type": "text", "text": f"[image/png, 1 KiB] in the file {name}"}
     assert shown(result(OUTPUT), workdir, takes_images=False)["value"] == [SEEN[0], text]
@@ -70,27 +70,27 @@ def test_image_that_no_provider_takes_is_stored(workdir: Path) -> None:
     assert block["text"].endswith(f"in the file {DIRECTORY}/id-1-1.png")
 
 
-def test_image_with_a_longer_side_than_providers_take_is_stored(workdir: Path) -> None:
+def test_image_with_overlong_side_is_stored(workdir: Path) -> None:
     wide = BYTES[:8] + b"\0\0\0\rIHDR" + (MOST_PIXELS + 1).to_bytes(4, "big") + bytes(900)
     [block] = shown(result([{"type": "image", "data": base64.b64encode(wide).decode()}]), workdir)["value"]
     assert block["text"].endswith(f"in the file {DIRECTORY}/id-1-1.png")
 
 
-def test_structured_content_without_a_text_is_told_beside_the_image(workdir: Path) -> None:
+def test_structured_content_without_text_is_shown_beside_image(workdir: Path) -> None:
     output = {"content": [SEEN[1]], "structuredContent": {"width": 7}}
     told = {"type": "text", "text": '{"width":7}'}
     assert shown(result(output), workdir)["value"] == [SEEN[1], told]
     assert shown(result({**output, **OUTPUT}), workdir)["value"] == SEEN
 
 
-def test_image_is_not_stored_through_a_link(workdir: Path, tmp_path: Path) -> None:
+def test_image_is_not_stored_through_link(workdir: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (workdir / DIRECTORY).symlink_to(tmp_path / "elsewhere")
     assert shown(result(OUTPUT), workdir, takes_images=False)["value"][1]["text"] == "[image/png, 1 KiB]"
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_image_of_an_output_in_a_file_is_shown(workdir: Path) -> None:
+def test_image_of_output_in_file_is_shown(workdir: Path) -> None:
     path = f"{OUTPUTS}/id-1-{'0' * 16}.json"
     (workdir / OUTPUTS).mkdir()
     (workdir / path).write_text(json.dumps(OUTPUT), "utf-8")
@@ -99,11 +99,11 @@ def test_image_of_an_output_in_a_file_is_shown(workdir: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["text", {"n": 1}, {"content": [{"type": "text", "text": "a"}]}])
-def test_output_without_images_stays_as_it_is(workdir: Path, output: Any) -> None:
+def test_output_without_images_is_unchanged(workdir: Path, output: Any) -> None:
     assert shown(result(output), workdir)["value"] == output
 
 
-def test_output_whose_file_is_gone_stays_as_it_is(workdir: Path) -> None:
+def test_output_with_missing_file_stays_unchanged(workdir: Path) -> None:
     path = f"{OUTPUTS}/id-1-{'0' * 16}.json"
     stored = {"path": path, "size": 5, "preview": "x"}
     assert shown(result(stored, path), workdir)["value"] == stored
@@ -128,7 +128,7 @@ def count(messages: list[JsonObject]) -> int:
 
 
 @pytest.mark.parametrize("kind", ["content", "json"])
-def test_only_the_newest_images_are_in_a_request(kind: str) -> None:
+def test_only_newest_images_are_in_request(kind: str) -> None:
     given = [message(number, PNG, kind=kind) for number in range(MOST_IMAGES + 1)]
     sent = with_newest_images(given)
     assert count(sent) == 11
@@ -138,7 +138,7 @@ def test_only_the_newest_images_are_in_a_request(kind: str) -> None:
     ]
 
 
-def test_images_of_a_request_have_a_size_together() -> None:
+def test_images_of_request_have_size_together() -> None:
     large = base64.b64encode(BYTES + bytes(3_000_000)).decode()
     sent = with_newest_images([message(number, large, PNG) for number in range(6)])
     outputs = [told_images(part["output"]) or () for one in sent for part in one["content"]]

@@ -22,7 +22,7 @@ from workers.thinking.providers import ModelProvider
 from workers.turns import steps
 
 
-def test_a_model_that_the_bundle_does_not_have_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_unknown_model_is_named_with_nearest_model(tmp_path: Path) -> None:
     nothing: Any = None
     models = Models(nothing, nothing, nothing, 60, {"small": nothing}, tmp_path, lambda: None, {}, nothing)
     with pytest.raises(ConfigError, match="The bundle has no Model 'smal'") as caught:
@@ -52,7 +52,7 @@ def test_tokens_are_counted_once_redis_is_back(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("most", "limit"), [(20, "tokens 20 60000 - tokens:my%20model"), (None, None)])
-def test_the_tokens_of_a_model_are_a_limit_of_its_calls(most: int | None, limit: str | None) -> None:
+def test_tokens_of_model_are_limit_of_its_calls(most: int | None, limit: str | None) -> None:
     spec = {"provider": "p", "model": "m", "tokensPerMinute": most}
     resource = SimpleNamespace(name="my model", spec=ModelSpec.model_validate(spec))
     provider, nothing = cast("ModelProvider", SimpleNamespace(resource=resource)), cast("Any", None)
@@ -62,7 +62,7 @@ def test_the_tokens_of_a_model_are_a_limit_of_its_calls(most: int | None, limit:
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_request_of_the_same_worker_is_not_read_from_redis(is_own: bool) -> None:
+def test_same_workers_request_is_not_read_from_redis(is_own: bool) -> None:
     class Provider:
         resource = SimpleNamespace(
             name="small", spec=SimpleNamespace(provider="p", model="m", tokens_per_minute=None)

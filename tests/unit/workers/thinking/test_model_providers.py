@@ -39,7 +39,7 @@ def models(tmp_path: Path) -> ModelProviders:
     return ModelProviders(load_bundle(tmp_path))
 
 
-def test_providers_of_served_agents_are_loaded_before_the_worker_is_warm(
+def test_served_agents_providers_load_before_worker_is_warm(
     models: ModelProviders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_load, loaded = threading.Event(), list[str]()
@@ -56,7 +56,7 @@ def test_providers_of_served_agents_are_loaded_before_the_worker_is_warm(
     assert loaded == ["bright"]
 
 
-def test_a_worker_without_thinking_agents_loads_no_provider(
+def test_worker_without_thinking_agents_loads_no_provider(
     models: ModelProviders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ModelProvider, "load", lambda _: pytest.fail("it was loaded"))

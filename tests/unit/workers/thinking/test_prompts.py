@@ -4,7 +4,7 @@ from goondan_tasks.bundle.resources import AgentResource
 from workers.thinking.turn import _prompt_of
 
 
-def test_the_byte_order_mark_of_a_prompts_file_is_not_part_of_the_prompt(tmp_path: Path) -> None:
+def test_prompt_omits_its_files_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_bytes(b"\xef\xbb\xbfBe kind.\r\n")
     agent = AgentResource.model_validate({
         "apiVersion": "goondan.ai/v1",

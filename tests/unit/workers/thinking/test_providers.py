@@ -124,7 +124,7 @@ def result(call_id: str, value: Any, kind: str = "text") -> JsonObject:
 
 
 @pytest.mark.parametrize("is_stream", STREAMS)
-def test_every_api_gives_the_same_message(server: ModelServer, api: str, is_stream: bool) -> None:
+def test_every_api_gives_same_message(server: ModelServer, api: str, is_stream: bool) -> None:
     server.begin(in_turn(ANSWER))
     # without maxTokens a request to Anthropic is always a stream: it may take long
     answer = ask(provider(server, api), request(params={"maxTokens": 500}), is_stream=is_stream)
@@ -142,7 +142,7 @@ def test_every_api_gives_the_same_message(server: ModelServer, api: str, is_stre
     assert asked.said == [Said("system", "Be kind."), Said("user", "hello")]
 
 
-def test_calls_of_one_id_are_told_apart(server: ModelServer, api: str) -> None:
+def test_calls_with_same_id_get_different_ids(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer("", tuple(Call("bash__exec", {"n": n}, "call_1") for n in range(3)))))
     answer = ask(provider(server, api), request(params={"maxTokens": 500}))
     calls = [(part["toolCallId"], part["input"]) for part in answer.content]
@@ -150,7 +150,7 @@ def test_calls_of_one_id_are_told_apart(server: ModelServer, api: str) -> None:
 
 
 @pytest.mark.parametrize("is_stream", STREAMS)
-def test_an_answer_that_is_too_long_is_an_error(
+def test_answer_that_is_too_long_is_error(
     server: ModelServer, api: str, is_stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MOST_BYTES", "MOST_STREAM_BYTES"):
@@ -160,14 +160,14 @@ def test_an_answer_that_is_too_long_is_an_error(
         ask(provider(server, api), request(params={"maxTokens": 500}), is_stream=is_stream)
 
 
-def test_a_tool_is_shown_with_the_schema_it_has(server: ModelServer, api: str) -> None:
+def test_tool_is_shown_with_schema_it_has(server: ModelServer, api: str) -> None:
     free = {"type": "function", "function": {"name": "free__form", "parameters": {"type": "object"}}}
     server.begin(in_turn(Answer("ok")))
     ask(provider(server, api), request(tools=(RUN, free)))
     assert "additionalProperties" not in json.dumps(server.requests[0].body["tools"])
 
 
-def test_a_stream_tells_each_piece(server: ModelServer, api: str) -> None:
+def test_stream_tells_each_piece(server: ModelServer, api: str) -> None:
     server.begin(in_turn(ANSWER))
     pieces: list[tuple[str, str]] = []
     asyncio.run(answered(provider(server, api), request(), lambda kind, text: pieces.append((kind, text))))
@@ -177,7 +177,7 @@ def test_a_stream_tells_each_piece(server: ModelServer, api: str) -> None:
 
 
 @pytest.mark.parametrize("is_stream", STREAMS)
-def test_an_answer_goes_back_with_its_reasoning(server: ModelServer, api: str, is_stream: bool) -> None:
+def test_answer_goes_back_with_its_reasoning(server: ModelServer, api: str, is_stream: bool) -> None:
     server.begin(in_turn(ANSWER, Answer("Done.")))
     asked = provider(server, api)
     answer = ask(asked, request(), is_stream=is_stream)
@@ -215,7 +215,7 @@ def test_ids_of_another_server_are_not_sent(server: ModelServer) -> None:
         ("responses", status(404, "Item with id 'rs_0' not found.")),
     ],
 )
-def test_reasoning_that_a_provider_does_not_take_back_is_left_out(
+def test_reasoning_refused_by_provider_is_left_out(
     server: ModelServer, api: str, refusal: Failure, is_stream: bool
 ) -> None:
     server.begin(in_turn(ANSWER))
@@ -230,7 +230,7 @@ def test_reasoning_that_a_provider_does_not_take_back_is_left_out(
     assert not [item for item in sent.body.get("input", ()) if "id" in item]
 
 
-def test_a_refusal_of_a_request_without_reasoning_is_not_asked_again(server: ModelServer, api: str) -> None:
+def test_request_refused_without_reasoning_is_not_repeated(server: ModelServer, api: str) -> None:
     server.begin(in_turn(status(400, "thinking.budget_tokens must be at least 1024")))
     with pytest.raises(ModelError, match="budget_tokens"):
         ask(provider(server, api), request())
@@ -238,7 +238,7 @@ def test_a_refusal_of_a_request_without_reasoning_is_not_asked_again(server: Mod
 
 
 @pytest.mark.parametrize(("first", "then"), [(a, b) for a in PROVIDERS for b in PROVIDERS if a != b])
-def test_a_conversation_goes_on_with_another_api(server: ModelServer, first: str, then: str) -> None:
+def test_conversation_goes_on_with_another_api(server: ModelServer, first: str, then: str) -> None:
     server.begin(in_turn(ANSWER, Answer("Done.")))
     message = ask(provider(server, first), request()).message
     answer = ask(
@@ -249,7 +249,7 @@ def test_a_conversation_goes_on_with_another_api(server: ModelServer, first: str
     assert [said.calls for said in assistant] == [TWO_CALLS]
 
 
-def test_a_call_without_a_result_is_told_as_interrupted(server: ModelServer, api: str) -> None:
+def test_call_without_result_is_shown_as_interrupted(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer("ok")))
     calls = ModelAnswer(content=(part("call_1"), part("call_2")), usage={}).message
     # the result comes after a message, and another has lost its call
@@ -269,7 +269,7 @@ def part(call_id: str, given: Any = None) -> JsonObject:
     return {**named, "input": {} if given is None else given}
 
 
-def test_an_error_is_told_as_one(server: ModelServer, api: str) -> None:
+def test_error_of_tool_is_sent_as_error(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer("ok")))
     calls = ModelAnswer(content=(part("call_1"),), usage={}).message
     error = {"code": "E_TOOL", "message": "no such file"}
@@ -280,9 +280,7 @@ def test_an_error_is_told_as_one(server: ModelServer, api: str) -> None:
 
 
 @pytest.mark.parametrize("given", ['{"command": "l', "[1, 2]", "7"])
-def test_arguments_that_are_no_object_stay_text_and_go_back(
-    server: ModelServer, api: str, given: str
-) -> None:
+def test_non_object_arguments_go_back_as_text(server: ModelServer, api: str, given: str) -> None:
     server.begin(in_turn(Answer(calls=(Call("bash__exec", given),)), Answer("ok")))
     answer = ask(provider(server, api), request(), is_stream=True)
     [call] = plain(answer.content)
@@ -295,7 +293,7 @@ def test_arguments_that_are_no_object_stay_text_and_go_back(
     assert not isinstance(back.arguments, str)
 
 
-def test_a_call_without_arguments_has_none(server: ModelServer, api: str) -> None:
+def test_call_without_arguments_has_none(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer(calls=(Call("bash__exec", ""),))))
     answer = ask(provider(server, api), request(), is_stream=True)
     assert plain(answer.content) == [part("call_1", {})]
@@ -332,7 +330,7 @@ def with_image() -> ModelRequest:
     return request(HELLO, asked, {"role": "tool", "content": [result]})
 
 
-def test_image_of_a_tool_is_an_image_to_the_model(server: ModelServer, api: str) -> None:
+def test_image_of_tool_is_image_to_model(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer("ok")))
     ask(provider(server, api), with_image())
     [asked] = server.requests
@@ -341,7 +339,7 @@ def test_image_of_a_tool_is_an_image_to_the_model(server: ModelServer, api: str)
     assert not [one for one in asked.said if PNG in one.text]
 
 
-def test_model_without_images_is_told_of_an_image(server: ModelServer, api: str) -> None:
+def test_model_without_images_gets_description_of_image(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer("ok")))
     ask(provider(server, api, images=False), with_image())
     [asked] = server.requests
@@ -349,14 +347,14 @@ def test_model_without_images_is_told_of_an_image(server: ModelServer, api: str)
     assert next(one.text for one in asked.said if one.role == "tool") == "the page\n[image/png, 1 KiB]"
 
 
-def test_a_document_is_sent(server: ModelServer, api: str) -> None:
+def test_document_is_sent(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer("ok")))
     file = {"type": "file", "data": "JVBERg==", "mediaType": "application/pdf"}
     ask(provider(server, api), request({"role": "user", "content": [file]}))
     assert server.requests[0].said[-1].pictures == (Picture("data:application/pdf;base64,JVBERg=="),)
 
 
-def test_a_system_message_in_between_is_sent(server: ModelServer, api: str) -> None:
+def test_system_message_in_between_is_sent(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer("ok")))
     told = {"role": "system", "content": [{"type": "text", "text": "Summary: they greeted."}]}
     ask(provider(server, api), request(told, HELLO))
@@ -374,7 +372,7 @@ def test_a_system_message_in_between_is_sent(server: ModelServer, api: str) -> N
         {"role": "tool", "content": [{}]},
     ],
 )
-def test_a_message_that_is_none_is_refused(server: ModelServer, message: JsonObject) -> None:
+def test_message_that_is_none_is_refused(server: ModelServer, message: JsonObject) -> None:
     server.begin(in_turn(Answer("ok")))
     with pytest.raises(ModelError, match="a message that cannot be sent") as caught:
         ask(provider(server, "chat_completions"), request(message))
@@ -382,7 +380,7 @@ def test_a_message_that_is_none_is_refused(server: ModelServer, message: JsonObj
     assert server.count == 0
 
 
-def test_parameters_are_those_of_the_model_and_then_of_the_agent(server: ModelServer, api: str) -> None:
+def test_parameters_come_from_model_then_agent(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer("ok")))
     asked = provider(server, api, options={"maxTokens": 900, "extraBody": {"priority": 3}})
     ask(asked, request(params={"maxTokens": 77, "parallelToolCalls": False}))
@@ -411,7 +409,7 @@ SCHEMA = {
 }
 
 
-def test_an_output_schema_is_sent_in_each_apis_own_field(server: ModelServer, api: str) -> None:
+def test_output_schema_goes_into_each_apis_field(server: ModelServer, api: str) -> None:
     server.begin(in_turn(Answer('{"city": "Seoul"}')))
     answer = ask(provider(server, api), request(output_schema=SCHEMA))
     assert answer.text == '{"city": "Seoul"}'
@@ -421,15 +419,13 @@ def test_an_output_schema_is_sent_in_each_apis_own_field(server: ModelServer, ap
 
 
 @pytest.mark.parametrize("schema", [{"type": "array"}, {"type": ["object", "null"]}, {"enum": [1, 2]}])
-def test_a_schema_of_other_values_than_objects_is_not_sent_in_such_a_field(
-    server: ModelServer, api: str, schema: JsonObject
-) -> None:
+def test_non_object_schema_is_not_sent_in_field(server: ModelServer, api: str, schema: JsonObject) -> None:
     server.begin(in_turn(Answer("[]")))
     ask(provider(server, api), request(output_schema=schema))
     assert not {"response_format", "text", "output_config", "output_format"} & server.requests[0].body.keys()
 
 
-def test_a_model_without_such_a_field_has_the_schema_in_its_instructions_alone(server: ModelServer) -> None:
+def test_without_schema_field_only_instructions_have_schema(server: ModelServer) -> None:
     server.begin(in_turn(Answer('{"city": "Seoul"}')))
     spec = {"provider": "zai", "model": "glm-5.3", "baseUrl": server.url}
     ask(made(spec), request(output_schema=SCHEMA))
@@ -511,7 +507,7 @@ def calling(args: bytes) -> bytes:
         ),
     ],
 )
-def test_a_body_that_is_no_answer_is_told_as_one(server: ModelServer, body: bytes) -> None:
+def test_body_that_is_no_answer_is_reported(server: ModelServer, body: bytes) -> None:
     server.begin(in_turn(malformed(body)))
     with pytest.raises(ModelError) as raised:
         ask(provider(server, "chat_completions"), request())
@@ -533,7 +529,7 @@ def test_a_body_that_is_no_answer_is_told_as_one(server: ModelServer, body: byte
         (b"[12]", (0, 0)),
     ],
 )
-def test_an_answer_is_read_whatever_its_usage_says(
+def test_answer_is_read_whatever_its_usage_says(
     server: ModelServer, usage: bytes, counted: tuple[int, int], is_stream: bool
 ) -> None:
     chunk = b'{"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [%b]%b}'
@@ -547,15 +543,13 @@ def test_an_answer_is_read_whatever_its_usage_says(
 
 
 @pytest.mark.parametrize("is_stream", STREAMS)
-def test_more_tokens_than_an_answer_can_have_are_not_counted(
-    server: ModelServer, api: str, is_stream: bool
-) -> None:
+def test_impossible_token_counts_are_ignored(server: ModelServer, api: str, is_stream: bool) -> None:
     server.begin(in_turn(Answer("hi", usage=Usage(10**30, 7, reasoning=10**30))))
     answer = ask(provider(server, api), request(), is_stream=is_stream)
     assert answer.usage == {"input": 0, "output": 7, "cached": 0, "reasoning": 0}
 
 
-def test_a_key_that_a_server_gives_as_its_models_name_is_hidden(server: ModelServer) -> None:
+def test_key_returned_as_model_name_is_hidden(server: ModelServer) -> None:
     body = chat().replace(b'"model": "m"', b'"model": "any-%b"' % KEY.encode())
     server.begin(in_turn(malformed(body)))
     assert ask(provider(server, "chat_completions"), request()).model == "any-***"
@@ -570,7 +564,7 @@ def test_halves_of_characters_are_put_together_or_marked(server: ModelServer) ->
     assert call["input"] == {"a": "\ufffd"}
 
 
-def test_streamed_arguments_of_another_type_are_no_json_object(server: ModelServer) -> None:
+def test_non_text_streamed_arguments_are_no_object(server: ModelServer) -> None:
     function = {"name": "run", "arguments": 5}
     delta = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}
     choice = {"index": 0, "delta": delta, "finish_reason": "tool_calls"}
@@ -580,7 +574,7 @@ def test_streamed_arguments_of_another_type_are_no_json_object(server: ModelServ
     assert call["input"] == "5"
 
 
-def test_a_stream_that_ends_early_is_no_answer(server: ModelServer, api: str) -> None:
+def test_stream_that_ends_early_is_no_answer(server: ModelServer, api: str) -> None:
     server.begin(in_turn(cut(ANSWER, after=6, is_clean=True)))
     with pytest.raises(ModelError, match="the stream ended before its answer did") as raised:
         ask(provider(server, api), request(), is_stream=True)
@@ -592,7 +586,7 @@ def test_a_stream_that_ends_early_is_no_answer(server: ModelServer, api: str) ->
     [("7", 7, 7), ("Wed, 21 Oct 2099 07:28:00 GMT", 10**8, 10**10), ("soon", 0, 0), (None, 0, 0)],
 )
 @pytest.mark.parametrize("code", [429, 503, 529])
-def test_the_wait_that_the_provider_asks_for_is_kept(
+def test_wait_that_provider_asks_for_is_kept(
     server: ModelServer, api: str, code: int, given: str | None, least: float, most: float
 ) -> None:
     server.begin(in_turn(status(code, retry_after=given)))
@@ -611,7 +605,7 @@ def test_the_wait_that_the_provider_asks_for_is_kept(
         (Answer("some", finish="content_filter"), "content_filter", "some"),
     ],
 )
-def test_why_an_answer_ends_is_known(
+def test_why_answer_ends_is_known(
     server: ModelServer, api: str, answer: Answer, finish: str, text: str, is_stream: bool
 ) -> None:
     server.begin(in_turn(answer))
@@ -620,7 +614,7 @@ def test_why_an_answer_ends_is_known(
 
 
 @pytest.mark.parametrize("is_stream", STREAMS)
-def test_a_cancelled_request_is_closed(server: ModelServer, api: str, is_stream: bool) -> None:
+def test_cancelled_request_is_closed(server: ModelServer, api: str, is_stream: bool) -> None:
     answer = silent() if not is_stream else cut(replace(ANSWER, pace=60), after=9)
     server.begin(in_turn(answer))
 
@@ -636,7 +630,7 @@ def test_a_cancelled_request_is_closed(server: ModelServer, api: str, is_stream:
     wait_until(server.requests[0].is_given_up.is_set)
 
 
-def test_a_server_of_ones_own_gets_no_key_of_the_environment(
+def test_self_hosted_server_gets_no_environment_key(
     server: ModelServer, api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -646,14 +640,14 @@ def test_a_server_of_ones_own_gets_no_key_of_the_environment(
     assert KEY not in str(server.requests[0].headers)
 
 
-def test_the_models_key_is_sent(server: ModelServer, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_key_is_sent(server: ModelServer, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_OF_THE_TEST", KEY)
     server.begin(in_turn(Answer("ok")))
     ask(provider(server, api, apiKey={"valueFrom": {"env": "KEY_OF_THE_TEST"}}), request())
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_a_key_of_the_environment_is_hidden_too(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_of_environment_is_hidden_too(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "sk-another-canary-of-these-tests"
     monkeypatch.setenv("OPENAI_API_KEY", key)
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -666,7 +660,7 @@ def test_a_key_of_the_environment_is_hidden_too(server: ModelServer, monkeypatch
 
 
 @pytest.mark.parametrize("named", ["openai", "anthropic"])
-def test_a_model_without_a_key_is_not_asked(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_without_key_is_not_asked(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ModelError, match="'bright' has no apiKey") as raised:
@@ -677,31 +671,31 @@ def test_a_model_without_a_key_is_not_asked(named: str, monkeypatch: pytest.Monk
     assert raised.value.code == "E_MODEL_AUTH"
 
 
-def test_an_unknown_provider_is_named() -> None:
+def test_unknown_provider_is_named() -> None:
     with pytest.raises(ModelError, match="'bright' cannot be used: Unknown provider: opnai"):
         ask(made({"provider": "opnai", "model": "any"}), request())
 
 
-def test_a_provider_without_its_package_says_what_to_install() -> None:
+def test_provider_without_package_says_what_to_install() -> None:
     with pytest.raises(ConfigError, match="needs a package that is not installed") as raised:
         ask(made({"provider": "cohere", "model": "any", "apiKey": {"value": KEY}}), request())
     assert raised.value.suggestion == "pip install 'pydantic-ai-slim[cohere]'"
 
 
-def test_a_provider_that_takes_no_base_url_says_so() -> None:
+def test_base_url_for_provider_without_one_is_refused() -> None:
     spec = {"provider": "deepseek", "model": "any", "baseUrl": "http://127.0.0.1:1", "apiKey": {"value": KEY}}
     with pytest.raises(ModelError, match="the provider 'deepseek' takes no baseUrl"):
         ask(made(spec), request())
 
 
-def test_a_server_that_is_away_is_told_with_the_reason() -> None:
+def test_unreachable_server_is_reported_with_reason() -> None:
     spec = {"provider": "openai-chat", "model": "any", "baseUrl": "http://127.0.0.1:1/v1"}
     with pytest.raises(ModelError, match=r"Connection error\. .+") as raised:
         ask(made(spec), request())
     assert raised.value.code == "E_MODEL_UNAVAILABLE"
 
 
-def test_an_answer_no_provider_would_take_back_is_sent_as_a_valid_one(server: ModelServer, api: str) -> None:
+def test_unacceptable_answer_is_sent_back_made_valid(server: ModelServer, api: str) -> None:
     call = Call("multi_tool_use.parallel", {"n": 1}, "functions.x:0")
     server.begin(in_turn(Answer("\n", (call,)), Answer("ok")))
     answer = ask(provider(server, api), request(params={"maxTokens": 500}))
@@ -728,7 +722,7 @@ CALLS: dict[str, tuple[bytes, Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_arguments_are_read_however_a_server_writes_them(server: ModelServer, name: str) -> None:
+def test_arguments_are_read_in_every_written_form(server: ModelServer, name: str) -> None:
     written, read = CALLS[name]
     server.begin(in_turn(malformed(calling(written))))
     [call] = ask(provider(server, "chat_completions"), request()).content
@@ -736,7 +730,7 @@ def test_arguments_are_read_however_a_server_writes_them(server: ModelServer, na
 
 
 @pytest.mark.parametrize("name", ["arguments", "id", "type", "name"])
-def test_a_call_without_one_of_its_fields_is_read_all_the_same(server: ModelServer, name: str) -> None:
+def test_call_missing_one_field_is_still_read(server: ModelServer, name: str) -> None:
     function = {"name": "run", "arguments": '{"n": 1}'}
     call: JsonObject = {"id": "c", "type": "function", "function": function}
     del (call if name in call else function)[name]
@@ -751,7 +745,7 @@ def test_a_call_without_one_of_its_fields_is_read_all_the_same(server: ModelServ
 @pytest.mark.parametrize(
     ("number", "reason"), [("1e999", "inf"), ("9" * 4_250, "digits"), ("9" * 5_000, "digits")]
 )
-def test_a_number_that_cannot_be_kept_is_a_fault_of_its_call(
+def test_unrepresentable_number_is_fault_of_its_call(
     server: ModelServer, api: str, number: str, reason: str
 ) -> None:
     text = f'{{"n": {number}}}'
@@ -765,7 +759,7 @@ def test_a_number_that_cannot_be_kept_is_a_fault_of_its_call(
     assert back.arguments == {"INVALID_JSON": text}
 
 
-def test_a_whole_answer_with_a_number_of_too_many_digits_is_not_asked_for_again(server: ModelServer) -> None:
+def test_unstreamed_answer_with_overlong_number_is_not_retried(server: ModelServer) -> None:
     server.begin(in_turn(malformed(b'{"content": %b}' % (b"9" * 5_000))))
     with pytest.raises(ModelAnswerError, match="cannot be read"):
         ask(provider(server, "anthropic"), request(params={"maxTokens": 500}))
@@ -773,7 +767,7 @@ def test_a_whole_answer_with_a_number_of_too_many_digits_is_not_asked_for_again(
 
 @pytest.mark.parametrize("is_stream", STREAMS)
 @pytest.mark.parametrize("given", ["", '{"command": "l'])
-def test_a_call_whose_arguments_were_cut_says_so(
+def test_arguments_cut_at_token_limit_are_reported(
     server: ModelServer, api: str, is_stream: bool, given: str
 ) -> None:
     server.begin(in_turn(Answer("Well.", (Call("bash__exec", given),), finish="length")))
@@ -783,7 +777,7 @@ def test_a_call_whose_arguments_were_cut_says_so(
     assert "cut at maxTokens" in call["fault"]
 
 
-def test_whole_calls_of_an_answer_that_was_cut_are_kept(server: ModelServer) -> None:
+def test_whole_calls_of_cut_answer_are_kept(server: ModelServer) -> None:
     server.begin(in_turn(Answer("", TWO_CALLS, finish="length")))
     answer = ask(provider(server, "chat_completions"), request())
     assert ["fault" in part for part in answer.content] == [False, False]
@@ -838,9 +832,7 @@ PIECES: dict[str, tuple[list[JsonObject], list[tuple[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_pieces_of_streamed_calls_come_together_however_a_server_numbers_them(
-    server: ModelServer, name: str
-) -> None:
+def test_streamed_call_pieces_join_whatever_their_numbering(server: ModelServer, name: str) -> None:
     pieces, calls = PIECES[name]
     head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     deltas: list[JsonObject] = [*({"tool_calls": [one]} for one in pieces), {}]
@@ -854,7 +846,7 @@ def test_pieces_of_streamed_calls_come_together_however_a_server_numbers_them(
     assert [(call["toolName"], call["input"]) for call in content] == calls
 
 
-def test_encrypted_reasoning_without_an_id_goes_back_as_reasoning(server: ModelServer) -> None:
+def test_encrypted_reasoning_without_id_goes_back_as_reasoning(server: ModelServer) -> None:
     options = {"openai": {"signature": "secret", "provider_name": "openai"}}
     reasoning = {"type": "reasoning", "text": "", "providerOptions": options}
     answer = ModelAnswer(

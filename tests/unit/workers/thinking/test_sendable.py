@@ -33,13 +33,13 @@ def pairs(messages: list[JsonObject]) -> list[tuple[str, Any]]:
     return found
 
 
-def test_a_call_id_that_comes_again_is_sent_under_another() -> None:
+def test_repeated_call_id_is_sent_renamed() -> None:
     rounds = [(calling("call_1"), result("call_1", f"output {number}")) for number in range(3)]
     sent = sendable([HELLO, *(message for both in rounds for message in both)])
     assert pairs(sent) == [("call_1", "output 0"), ("call_1_2", "output 1"), ("call_1_3", "output 2")]
 
 
-def test_two_calls_of_one_id_in_one_answer_keep_their_results_in_order() -> None:
+def test_calls_sharing_id_keep_results_in_order() -> None:
     sent = sendable([HELLO, calling("x", "x"), result("x", "first"), result("x", "second")])
     assert pairs(sent) == [("x", "first"), ("x_2", "second")]
 
@@ -54,11 +54,11 @@ def test_two_calls_of_one_id_in_one_answer_keep_their_results_in_order() -> None
         ("toolu_01AbC-9", "toolu_01AbC-9"),
     ],
 )
-def test_an_id_that_some_provider_refuses_is_sent_as_one_that_all_take(given: str, sent: str) -> None:
+def test_id_some_provider_refuses_is_made_acceptable(given: str, sent: str) -> None:
     assert pairs(sendable([HELLO, calling(given), result(given)])) == [(sent, "done")]
 
 
-def test_long_ids_that_begin_alike_stay_apart_in_one_request() -> None:
+def test_long_ids_with_same_beginning_stay_distinct() -> None:
     ids = [f"{'c' * 50}{number}" for number in range(12)]
     sent = pairs(sendable([HELLO, calling(*ids), *map(result, ids)]))
     assert len({name for name, _ in sent}) == 12
@@ -75,13 +75,13 @@ def test_long_ids_that_begin_alike_stay_apart_in_one_request() -> None:
         ("t__ping", "t__ping"),
     ],
 )
-def test_a_name_that_a_model_invented_is_sent_without_forbidden_characters(given: str, sent: str) -> None:
+def test_invented_name_is_sent_without_forbidden_characters(given: str, sent: str) -> None:
     _, asked, told = sendable([HELLO, calling("c", name=given), result("c")])
     assert [part["toolName"] for part in (*asked["content"], *told["content"])] == [sent, sent]
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\n"])
-def test_blank_texts_are_left_out_of_answers_and_named_elsewhere(blank: str) -> None:
+def test_answers_drop_blank_texts_and_others_note_them(blank: str) -> None:
     messages: list[JsonObject] = [
         {"role": "user", "content": blank},
         {"role": "user", "content": [{"type": "text", "text": blank}]},
@@ -94,14 +94,14 @@ def test_blank_texts_are_left_out_of_answers_and_named_elsewhere(blank: str) -> 
     assert [part["type"] for part in asked["content"]] == ["tool-call"]
 
 
-def test_blank_reasoning_stays_only_with_what_its_provider_added() -> None:
+def test_blank_reasoning_stays_only_with_provider_data() -> None:
     signed = {"type": "reasoning", "text": "", "providerOptions": {"openai": {"signature": "s"}}}
     said = {"type": "text", "text": "Hi."}
     answer = {"role": "assistant", "content": [{"type": "reasoning", "text": ""}, signed, said]}
     assert sendable([HELLO, answer, HELLO])[1]["content"] == [signed, said]
 
 
-def test_reasoning_that_nothing_follows_is_left_out_of_an_answer() -> None:
+def test_trailing_reasoning_is_left_out_of_answer() -> None:
     signed = {"type": "reasoning", "text": "Hm.", "providerOptions": {"anthropic": {"signature": "s"}}}
     text = {"type": "text", "text": "Hi."}
     cut = {"role": "assistant", "content": [signed, {"type": "text", "text": " "}]}
@@ -111,12 +111,12 @@ def test_reasoning_that_nothing_follows_is_left_out_of_an_answer() -> None:
     assert sent[2]["content"] == [signed, text]
 
 
-def test_a_call_without_result_is_interrupted_and_a_result_without_call_is_left_out() -> None:
+def test_unpaired_call_is_interrupted_and_unpaired_result_dropped() -> None:
     sent = sendable([HELLO, calling("a", "b"), {"role": "user", "content": "and?"}, result("b"), result("z")])
     assert pairs(sent) == [("a", INTERRUPTED), ("b", "done")]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "user"]
 
 
-def test_a_request_begins_and_ends_with_what_is_not_the_models() -> None:
+def test_models_message_neither_begins_nor_ends_request() -> None:
     sent = sendable([{"role": "assistant", "content": "one"}, HELLO, {"role": "assistant", "content": "two"}])
     assert (sent[0]["content"], sent[-1]["content"]) == (REMOVED, GO_ON)

@@ -49,7 +49,7 @@ def kept(conversation: Conversation) -> list[str]:
     return [message.id for message in conversation.next_messages]
 
 
-def test_one_long_output_is_cut_and_the_others_stay_whole() -> None:
+def test_long_output_is_cut_and_others_stay() -> None:
     messages = [user("u"), asked("a", "c", "d"), result("r", "c", "x" * 100_000), result("s", "d", "y" * 900)]
     conversation = Conversation(messages)
     assert shorten(conversation, TURN)
@@ -59,7 +59,7 @@ def test_one_long_output_is_cut_and_the_others_stay_whole() -> None:
     assert output(short) == "y" * 900
 
 
-def test_parallel_outputs_are_cut_so_that_their_sum_is_halved() -> None:
+def test_parallel_outputs_are_cut_to_half_sum() -> None:
     ids = [f"c{number}" for number in range(20)]
     results = [result(f"r-{one}", one, "x" * 10_000) for one in ids]
     conversation = Conversation([user("u", turn=TURN), asked("a", *ids, turn=TURN), *results])
@@ -69,7 +69,7 @@ def test_parallel_outputs_are_cut_so_that_their_sum_is_halved() -> None:
     assert 90_000 < 20 * lengths.pop() < 103_000
 
 
-def test_if_outputs_are_short_the_oldest_messages_go_with_their_results() -> None:
+def test_if_outputs_are_short_oldest_exchanges_go() -> None:
     old = [user("u1", "x" * 400), asked("a1", "c"), result("r1", "c", "x" * 400), asked("b1", text="x" * 400)]
     pinned = user("rule", "x" * 300, pinned=True)
     conversation = Conversation([pinned, *old, user("u2", "y" * 300), asked("a2"), user("now", turn=TURN)])
@@ -77,21 +77,21 @@ def test_if_outputs_are_short_the_oldest_messages_go_with_their_results() -> Non
     assert kept(conversation) == ["rule", "b1", "u2", "a2", "now"]
 
 
-def test_what_must_stay_and_short_outputs_cannot_be_shortened() -> None:
+def test_turn_input_and_short_outputs_resist_shortening() -> None:
     messages = [user("now", "x" * 100_000, turn=TURN), asked("a", "c", turn=TURN), result("r", "c", "done")]
     conversation = Conversation(messages)
     assert not shorten(conversation, TURN)
     assert conversation.events == []
 
 
-def test_an_output_that_is_pinned_is_not_cut() -> None:
+def test_output_that_is_pinned_is_not_cut() -> None:
     pinned = result("r", "c", "x" * 9_000).model_copy(update={"metadata": {"pinned": True}})
     conversation = Conversation([user("u"), asked("a", "c", "d"), pinned, result("s", "d", "y" * 9_000)])
     assert shorten(conversation, TURN)
     assert [len(output(message)) for message in conversation.next_messages[-2:]] == [9_000, LEAST_CHARACTERS]
 
 
-def test_repeated_shortening_comes_to_an_end_with_the_last_exchange() -> None:
+def test_repeated_shortening_comes_to_end_with_last_exchange() -> None:
     pairs = [m for n in range(30) for m in (asked(f"a{n}", "c"), result(f"r{n}", "c", "x" * 50_000))]
     conversation = Conversation([user("u"), *pairs])
     rounds = 0
@@ -102,7 +102,7 @@ def test_repeated_shortening_comes_to_an_end_with_the_last_exchange() -> None:
     assert len(output(conversation.next_messages[1])) < 2 * LEAST_CHARACTERS
 
 
-def test_images_that_a_model_refuses_as_too_long_become_notes() -> None:
+def test_images_refused_as_too_long_become_notes() -> None:
     ids = [f"c{number}" for number in range(20)]
     results = [pictured(f"r-{one}", one) for one in ids]
     conversation = Conversation([user("u", turn=TURN), asked("a", *ids, turn=TURN), *results])
@@ -110,7 +110,7 @@ def test_images_that_a_model_refuses_as_too_long_become_notes() -> None:
     assert {output(message) for message in conversation.next_messages[2:]} == {"[image/png, 1 KiB]"}
 
 
-def test_calls_of_an_earlier_turn_do_not_stay_for_their_length() -> None:
+def test_long_calls_of_earlier_turn_are_dropped() -> None:
     call = {"type": "tool-call", "toolCallId": "c", "toolName": "t__x", "input": {"text": "x" * 90_000}}
     long = said("a", {"role": "assistant", "content": [call]})
     conversation = Conversation([user("u"), long, result("r", "c", "done"), user("now", turn=TURN)])
@@ -127,7 +127,7 @@ def test_messages_that_were_shortened_can_be_restored() -> None:
 
 
 @pytest.mark.parametrize("turn", ["turn-before", TURN])
-def test_only_outputs_that_an_earlier_turn_left_unanswered_are_withdrawn(turn: str) -> None:
+def test_only_earlier_turns_unanswered_outputs_are_withdrawn(turn: str) -> None:
     first = [user("u1"), asked("a1", "c"), result("r1", "c", "old"), asked("b1", text="fine")]
     second = [user("u2"), asked("a2", "d", turn=turn), result("r2", "d", "forbidden"), user("now", turn=TURN)]
     conversation = Conversation([*first, *second])

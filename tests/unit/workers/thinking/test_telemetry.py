@@ -49,7 +49,7 @@ def measured(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     return {metric.name: list(metric.data.data_points) for metric in scope.metrics}
 
 
-def test_request_and_answer_are_in_the_span_of_the_run(reader: InMemoryMetricReader) -> None:
+def test_request_and_answer_are_in_span_of_run(reader: InMemoryMetricReader) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))

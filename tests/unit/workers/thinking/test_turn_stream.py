@@ -43,7 +43,7 @@ def text_in(redis: fakeredis.FakeRedis, keys: Keys) -> str:
     return "".join(one.get("text", "") for one in entries)
 
 
-def test_what_comes_while_the_last_pieces_are_written_is_told_as_well() -> None:
+def test_pieces_arriving_during_last_write_are_streamed() -> None:
     redis, keys = SlowRedis(), Keys()
     redis.gate.set()
     redis.xadd(keys.turn_stream("e"), {"entries": b"[]"})
@@ -61,7 +61,7 @@ def test_what_comes_while_the_last_pieces_are_written_is_told_as_well() -> None:
     assert text_in(redis, keys) == "one two"
 
 
-def test_a_secret_that_comes_in_pieces_is_hidden(secret: str) -> None:
+def test_secret_that_comes_in_pieces_is_hidden(secret: str) -> None:
     redis, keys = fakeredis.FakeRedis(), Keys()
     redis.xadd(keys.turn_stream("e"), {"entries": b"[]"})
     stream, deltas = TurnStream(redis, keys, "e", True), Deltas(0)
@@ -76,7 +76,7 @@ def test_a_secret_that_comes_in_pieces_is_hidden(secret: str) -> None:
     assert text_in(redis, keys) == "It is ***. A sky ends in s"
 
 
-def test_what_may_begin_a_secret_is_told_before_another_kind_of_piece(secret: str) -> None:
+def test_possible_secret_start_is_streamed_before_another_kind(secret: str) -> None:
     deltas = Deltas(0)
     deltas.add("reasoning", "is")
     assert [one.to_wire()["text"] for one in deltas.take()] == ["i"]

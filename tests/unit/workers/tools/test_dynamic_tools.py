@@ -19,7 +19,7 @@ def tool(item: Any, policy: Any = None) -> DynamicTool:
     )
 
 
-def test_an_item_without_a_source_comes_from_its_extension() -> None:
+def test_item_without_source_comes_from_its_extension() -> None:
     made = tool({"name": "weather__get", "description": "Look.", "parameters": {"type": "object"}})
 
     assert made.item.source == ToolSource(type="extension", name="ext")
@@ -27,7 +27,7 @@ def test_an_item_without_a_source_comes_from_its_extension() -> None:
     assert not made.registered.is_async
 
 
-def test_an_item_of_an_mcp_server_keeps_its_source_and_any_schema() -> None:
+def test_mcp_servers_item_keeps_source_and_schema() -> None:
     source = ToolSource(type="mcp", name="git", mcp=McpSource(extension_name="mcp", server_name="git"))
     parameters = {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}
     made = tool(CatalogItem(name="git__log", parameters=parameters, source=source))
@@ -36,7 +36,7 @@ def test_an_item_of_an_mcp_server_keeps_its_source_and_any_schema() -> None:
     assert made.registered.arguments.faults({"c": 1})
 
 
-def test_a_policy_counts_as_one_of_an_export() -> None:
+def test_policy_counts_as_one_of_export() -> None:
     policy = {
         "timeoutSeconds": 5,
         "idempotent": True,
@@ -50,7 +50,7 @@ def test_a_policy_counts_as_one_of_an_export() -> None:
     assert (export.retry.max, export.retry.codes) == (2, ("E_X",))
 
 
-def test_of_two_with_one_name_the_last_counts_with_a_warning() -> None:
+def test_last_same_named_tool_wins_with_warning() -> None:
     tools = DynamicTools()
     with capture_logs() as logs:
         for name in ("a__b", "c__d", "a__b"):
@@ -60,7 +60,7 @@ def test_of_two_with_one_name_the_last_counts_with_a_warning() -> None:
     assert [(line["event"], line["tool"]) for line in logs] == [("tool.replaced", "a__b")]
 
 
-def test_tools_of_mcp_servers_stand_last_in_one_order_whichever_server_is_up_first() -> None:
+def test_mcp_tools_come_last_in_start_independent_order() -> None:
     def of(server: str, name: str) -> DynamicTool:
         mcp = McpSource(extension_name="mcp", server_name=server)
         return tool(CatalogItem(name=name, source=ToolSource(type="mcp", name="mcp", mcp=mcp)))
@@ -77,7 +77,7 @@ def test_tools_of_mcp_servers_stand_last_in_one_order_whichever_server_is_up_fir
     assert orders == [["z__late", "a__early", "git__log", "git__show", "time__now"]] * 2
 
 
-def test_a_tool_goes_and_agents_do_not_mix() -> None:
+def test_tool_goes_and_agents_do_not_mix() -> None:
     tools = DynamicTools()
     tools.add("coder", tool({"name": "a__b"}))
     seen = tools.version

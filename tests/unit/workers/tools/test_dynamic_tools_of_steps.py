@@ -30,7 +30,7 @@ def names(tools: list[StepTool]) -> list[tuple[str, str]]:
     return [(one.item.name, one.step_id) for one in tools]
 
 
-def test_what_the_turn_has_had_keeps_its_place_and_is_as_this_worker_has_it() -> None:
+def test_carried_tools_keep_place_in_local_version() -> None:
     here = {"b__x": tool("b__x"), "c__x": tool("c__x", "here")}
     tools = TurnTools([item("a__x"), item("z__x")], here, [carried("c__x"), carried("d__x"), carried("a__x")])
 
@@ -43,7 +43,7 @@ def test_what_the_turn_has_had_keeps_its_place_and_is_as_this_worker_has_it() ->
     ]
 
 
-def test_a_tool_is_passed_on_with_the_step_that_has_registered_it() -> None:
+def test_tool_is_passed_on_with_registering_step() -> None:
     before = {"a__x": tool("a__x"), "b__x": tool("b__x"), "c__x": tool("c__x")}
     now = before | {"b__x": tool("b__x"), "d__x": tool("d__x")}
     tools = TurnTools([], before, [carried("b__x"), carried("c__x"), carried("e__x")])
@@ -57,7 +57,7 @@ def test_a_tool_is_passed_on_with_the_step_that_has_registered_it() -> None:
     ]
 
 
-def test_a_tool_that_the_step_has_unregistered_is_not_passed_on() -> None:
+def test_tool_unregistered_by_step_is_not_passed_on() -> None:
     tools = TurnTools([], {"a__x": tool("a__x")}, [carried("a__x"), carried("b__x"), carried("c__x")])
 
     assert names(tools.passed_on("second", {}, {"a__x", "c__x"})) == [("b__x", "first")]

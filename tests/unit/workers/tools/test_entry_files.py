@@ -44,7 +44,7 @@ def called(
     )
 
 
-def test_a_file_that_hangs_is_waited_for_once(slow: Path) -> None:
+def test_file_that_hangs_is_waited_for_once(slow: Path) -> None:
     files = EntryFiles()
     with pytest.raises(ToolTimeoutError, match=r"slow.py: importing the file does not end within 0.2 s"):
         called(files, slow, 0.2)
@@ -56,7 +56,7 @@ def test_a_file_that_hangs_is_waited_for_once(slow: Path) -> None:
     assert (slow.parent / "begun").read_text() == "x"
 
 
-def test_a_file_that_took_too_long_for_one_call_serves_the_next(slow: Path) -> None:
+def test_file_too_slow_for_call_serves_next(slow: Path) -> None:
     files = EntryFiles()
     with pytest.raises(ToolTimeoutError):
         called(files, slow, 0)
@@ -65,7 +65,7 @@ def test_a_file_that_took_too_long_for_one_call_serves_the_next(slow: Path) -> N
     assert (slow.parent / "begun").read_text() == "x"
 
 
-def test_a_cancel_ends_the_waiting(slow: Path) -> None:
+def test_cancel_ends_waiting(slow: Path) -> None:
     cancellation = Cancellation()
     wanted = ToolCancelledError("enough")
 
@@ -93,7 +93,7 @@ def test_entry_file_is_run_once_for_all_threads(slow: Path) -> None:
     assert (slow.parent / "begun").read_text() == "x"
 
 
-def test_a_file_stays_as_it_was_even_for_who_reads_something_else_of_it(tmp_path: Path) -> None:
+def test_edited_file_stays_as_loaded_for_everyone(tmp_path: Path) -> None:
     files, path = EntryFiles(), tmp_path / "both.py"
     path.write_text("import time\nhandlers = {'now': time.time}\nhandle = print\n")
     before = files.load(path, handlers_in)
@@ -104,7 +104,7 @@ def test_a_file_stays_as_it_was_even_for_who_reads_something_else_of_it(tmp_path
 
 
 @pytest.mark.parametrize("broken", ["1 / 0\n", "import sys\nsys.exit(3)\n", "hands = {}\n", "def (:\n"])
-def test_a_file_that_has_failed_is_tried_again(tmp_path: Path, broken: str) -> None:
+def test_file_that_has_failed_is_tried_again(tmp_path: Path, broken: str) -> None:
     files, path = EntryFiles(), tmp_path / "mended.py"
     path.write_text(broken)
     with pytest.raises(EntryError):
@@ -114,7 +114,7 @@ def test_a_file_that_has_failed_is_tried_again(tmp_path: Path, broken: str) -> N
     assert list(files.load(path, handlers_in)) == ["fine"]
 
 
-def test_a_call_sees_what_the_file_raises_itself(tmp_path: Path) -> None:
+def test_call_gets_exception_raised_by_entry_file(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("1 / 0\n")
     with pytest.raises(ZeroDivisionError):
@@ -134,9 +134,7 @@ def test_a_call_sees_what_the_file_raises_itself(tmp_path: Path) -> None:
         ("class Odd(Exception): ...\nraise Odd\n", 2, "importing the file raises Odd"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_its_place(
-    tmp_path: Path, text: str, line: int, reason: str
-) -> None:
+def test_unusable_file_is_refused_with_its_place(tmp_path: Path, text: str, line: int, reason: str) -> None:
     path = tmp_path / "coder.py"
     path.write_text(text)
     with pytest.raises(EntryError) as refused:
@@ -146,14 +144,14 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_place(
     assert (refused.value.code, refused.value.line) == ("E_CONFIG_SCHEMA_INVALID", line)
 
 
-def test_an_interruption_while_a_file_is_imported_stays_one(tmp_path: Path) -> None:
+def test_interruption_during_import_stays_interruption(tmp_path: Path) -> None:
     path = tmp_path / "coder.py"
     path.write_text("raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         EntryFiles().load(path, handle_in)
 
 
-def test_a_file_whose_import_does_not_end_is_refused_after_a_while(slow: Path) -> None:
+def test_file_with_unending_import_is_refused_eventually(slow: Path) -> None:
     with pytest.raises(EntryError, match=r"slow.py:1: importing the file does not end within 0.1 s"):
         EntryFiles(seconds=0.1).load(slow, handle_in)
 
@@ -169,7 +167,7 @@ def test_a_file_whose_import_does_not_end_is_refused_after_a_while(slow: Path) -
     ],
     ids=["exit", "fault", "in this environment", "hang", "closed files"],
 )
-def test_what_would_end_this_process_is_refused_before_it_is_imported(
+def test_process_ending_file_is_refused_before_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
 ) -> None:
     monkeypatch.setenv("ONLY_HERE", "1")
@@ -183,9 +181,7 @@ def test_what_would_end_this_process_is_refused_before_it_is_imported(
     assert not (tmp_path / "imported").exists()
 
 
-def test_what_only_raises_is_left_to_the_import_and_what_was_tried_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_raising_file_is_tried_once_and_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, raises, leaves = EntryFiles(), tmp_path / "raises.py", tmp_path / "leaves.py"
     raises.write_text("1 / 0\n")
     leaves.write_text("import sys\nprint('x' * 4_000_000)\nsys.exit(1)\n")
@@ -198,7 +194,7 @@ def test_what_only_raises_is_left_to_the_import_and_what_was_tried_is_not_tried_
         files.load(raises, handle_in)
 
 
-def test_a_machine_that_can_start_no_process_has_the_revision_later(
+def test_machine_unable_to_start_processes_postpones_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

@@ -37,14 +37,14 @@ def registry(tmp_path: Path, text: str) -> Registry:
         ("class Brain:\n    def __call__(self, ctx, event): ...\nhandle = Brain()\n", False),
     ],
 )
-def test_an_agent_with_an_entry_has_its_handle(tmp_path: Path, text: str, is_async: bool) -> None:
+def test_agent_with_entry_has_its_handle(tmp_path: Path, text: str, is_async: bool) -> None:
     tools = registry(tmp_path, text)
 
     assert tools.handles_events("coder")
     assert tools.tool("coder", EVENT_TOOL).is_async is is_async
 
 
-def test_an_agent_without_an_entry_has_none(tmp_path: Path) -> None:
+def test_agent_without_entry_has_none(tmp_path: Path) -> None:
     tools = registry(tmp_path, "def handle(ctx, event): ...\n")
 
     assert not tools.handles_events("outsider")

@@ -62,7 +62,7 @@ def a_dynamic_tool(
 
 
 @pytest.mark.requirement("registry.all-tools")
-def test_every_export_of_every_tool_of_the_bundle_has_its_handler() -> None:
+def test_every_bundle_tool_export_has_its_handler() -> None:
     bundle = load_bundle(STEPS_BUNDLE)
     tools = Registry(bundle, Isolation(Children(), ""), HostedTools(Hosts(), STEPS_BUNDLE, ""), is_open=True)
     named = {f"{tool.name}__{one.name}" for tool in bundle.tools.values() for one in tool.spec.exports}
@@ -95,7 +95,7 @@ def early_terms(tools: Registry) -> str:
         return delivery.claim_on_reserve("w1", ["clerk"]).terms["agent.clerk"]
 
 
-def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
+def test_claims_know_terms_of_step_registered_tool() -> None:
     tools = registry()
     policy = {"idempotent": True, "maxAttempts": 7}
     for turn_id in ("t", "another"):
@@ -104,7 +104,7 @@ def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
 
 
 @pytest.mark.parametrize("is_lasting", [True, False])
-def test_a_call_is_looked_at_before_its_claim_where_tools_of_one_name_have_other_terms(
+def test_call_is_examined_before_claim_if_namesake_tools_differ(
     is_lasting: bool,
 ) -> None:
     tools = registry()
@@ -114,7 +114,7 @@ def test_a_call_is_looked_at_before_its_claim_where_tools_of_one_name_have_other
     assert '"found__ask":false' in early_terms(tools)
 
 
-def test_a_dynamic_tool_replaces_one_of_the_bundle_in_every_respect() -> None:
+def test_dynamic_tool_fully_replaces_bundle_tool() -> None:
     tools = registry(is_open=True)
     assert tools.tool("porter", "once__work").bound is tools.known("porter", "once__work")
     assert tools.limits("porter", "once__order")
@@ -125,7 +125,7 @@ def test_a_dynamic_tool_replaces_one_of_the_bundle_in_every_respect() -> None:
         assert tools.limits("porter", name) is None
 
 
-def test_an_open_registry_makes_no_list_of_tools_for_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_registry_lists_no_tools_for_call(monkeypatch: pytest.MonkeyPatch) -> None:
     tools = registry(is_open=True)
     for name, is_lasting in {"found__always": True, "found__once": False}.items():
         tools.dynamic.add("porter", a_dynamic_tool(name, {}, is_lasting=is_lasting))
@@ -140,7 +140,7 @@ def test_an_open_registry_makes_no_list_of_tools_for_a_call(monkeypatch: pytest.
     assert offered.isdisjoint(log["tool"] for log in logs)
 
 
-def test_tool_of_the_bundle_that_an_agent_does_not_list_keeps_its_terms_and_limits_in_a_step() -> None:
+def test_unlisted_tool_keeps_terms_and_limits_in_step() -> None:
     tools = registry()
     assert "once__order" not in (tools.catalog("porter") or {})
     assert tools.bound("porter", "once__order") is None

@@ -29,17 +29,17 @@ def call(ref: str | None) -> ToolCall:
     return new_call("lizard", "skin__colour", {}, {"step_id": "s"}).model_copy(update={"bundle_ref": ref})
 
 
-def test_a_call_of_a_step_names_no_other_revision_than_the_step() -> None:
+def test_step_call_naming_another_revision_is_refused() -> None:
     with pytest.raises(ToolNotInCatalogError, match="its Step was opened in r1"):
         guard("r1").admit(call("r2"), UNUSED)
 
 
 @pytest.mark.parametrize(("step_ref", "ref"), [("r1", "r1"), ("r1", None), (None, "r1"), (None, None)])
-def test_one_that_names_none_or_that_of_the_step_is_admitted(step_ref: str | None, ref: str | None) -> None:
+def test_call_with_steps_revision_or_none_is_admitted(step_ref: str | None, ref: str | None) -> None:
     assert guard(step_ref).admit(call(ref), UNUSED) is BOUND
 
 
-def test_planned_call_of_a_known_step_needs_no_other_check() -> None:
+def test_known_steps_planned_call_needs_no_other_check() -> None:
     assert guard(None).admits(call(None).to_wire(), None)
     assert guard(None).admits(call(None).to_wire(), "r1")
     assert guard("r1").admits(call(None).to_wire(), "r1")

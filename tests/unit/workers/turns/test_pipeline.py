@@ -50,9 +50,7 @@ CONTEXTS = [
 
 
 @pytest.mark.parametrize(("context", "changeable"), CONTEXTS)
-def test_fields_that_say_what_runs_refuse_to_be_set_and_the_others_do_not(
-    context: Any, changeable: str
-) -> None:
+def test_only_fields_saying_what_runs_refuse_setting(context: Any, changeable: str) -> None:
     ahead, names = context.layer(the_core), {field.name for field in fields(context)}
     may_change = set(changeable.replace("ctx.", "").split(", "))
     for name in names - may_change:
@@ -66,7 +64,7 @@ def test_fields_that_say_what_runs_refuse_to_be_set_and_the_others_do_not(
         assert getattr(context, name) == ["another"]
 
 
-def test_middleware_that_sets_a_read_only_field_fails_and_says_which() -> None:
+def test_setting_read_only_field_fails_naming_field() -> None:
     def renames(ctx: ToolCallContext) -> Any:
         ctx.tool_name = "c__d"
         return ctx.next()
@@ -75,17 +73,17 @@ def test_middleware_that_sets_a_read_only_field_fails_and_says_which() -> None:
         run(renames)
 
 
-def test_without_middlewares_the_core_stands_alone() -> None:
+def test_without_middlewares_core_stands_alone() -> None:
     assert run() == {"n": 1}
 
 
-def test_the_first_middleware_is_outermost() -> None:
+def test_first_middleware_is_outermost() -> None:
     steps: list[str] = []
     run(recording("one", steps), recording("two", steps))
     assert steps == ["one in", "two in", "two out", "one out"]
 
 
-def test_a_replaced_attribute_reaches_the_core_and_those_outside() -> None:
+def test_replaced_attribute_reaches_core_and_those_outside() -> None:
     seen = []
 
     async def outer(ctx: ToolCallContext) -> Any:
@@ -102,7 +100,7 @@ def test_a_replaced_attribute_reaches_the_core_and_those_outside() -> None:
     assert seen == [({"n": 2}, {"changed": True})]
 
 
-def test_a_middleware_may_answer_without_the_core() -> None:
+def test_middleware_may_answer_without_core() -> None:
     async def answering(ctx: ToolCallContext) -> Any:
         return "cached"
 
@@ -119,7 +117,7 @@ def test_plain_and_async_middlewares_mix() -> None:
     assert steps == ["a in", "b in", "b out", "a out"]
 
 
-def test_next_a_second_time_is_refused_and_runs_nothing() -> None:
+def test_next_second_time_is_refused_and_runs_nothing() -> None:
     runs = []
 
     async def core(ctx: ToolCallContext) -> Any:
@@ -135,14 +133,14 @@ def test_next_a_second_time_is_refused_and_runs_nothing() -> None:
     assert runs == [1]
 
 
-def test_a_middleware_that_returns_nothing_passes_the_result_on() -> None:
+def test_middleware_that_returns_nothing_passes_result_on() -> None:
     async def forgetful(ctx: ToolCallContext) -> None:
         await ctx.next()
 
     assert run(forgetful) == {"n": 1}
 
 
-def test_a_middleware_that_neither_answers_nor_goes_on_is_named() -> None:
+def test_middleware_neither_answering_nor_continuing_is_named() -> None:
     async def silent(ctx: ToolCallContext) -> None:
         return None
 
@@ -150,7 +148,7 @@ def test_a_middleware_that_neither_answers_nor_goes_on_is_named() -> None:
         run(silent)
 
 
-def test_what_a_middleware_raises_names_it() -> None:
+def test_error_of_middleware_names_middleware() -> None:
     async def broken(ctx: ToolCallContext) -> Any:
         raise KeyError("tenant")
 
@@ -158,7 +156,7 @@ def test_what_a_middleware_raises_names_it() -> None:
         run(recording("outer", []), broken)
 
 
-def test_a_middleware_whose_task_group_fails_names_the_reason() -> None:
+def test_middleware_whose_task_group_fails_names_reason() -> None:
     async def refuse() -> None:
         raise ToolError("not today", code="E_TODAY")
 
@@ -170,7 +168,7 @@ def test_a_middleware_whose_task_group_fails_names_the_reason() -> None:
         run(grouping)
 
 
-def test_what_a_handler_raises_passes_as_it_is_and_may_be_caught() -> None:
+def test_handler_error_passes_unchanged_and_is_catchable() -> None:
     async def failing(ctx: ToolCallContext) -> Any:
         raise ValueError("from the handler")
 
@@ -185,7 +183,7 @@ def test_what_a_handler_raises_passes_as_it_is_and_may_be_caught() -> None:
     assert run(catching, core=failing) == "from the handler"
 
 
-def test_an_error_with_a_code_of_its_own_passes_as_it_is() -> None:
+def test_error_with_own_code_passes_unchanged() -> None:
     async def refusing(ctx: ToolCallContext) -> Any:
         raise ToolError("not today", code="E_TODAY")
 
@@ -194,14 +192,14 @@ def test_an_error_with_a_code_of_its_own_passes_as_it_is() -> None:
     assert raised.value.code == "E_TODAY"
 
 
-def test_an_async_one_that_forgets_to_await_next_passes_its_result_on() -> None:
+def test_async_middleware_forgetting_await_passes_result_on() -> None:
     async def middleware(ctx: ToolCallContext) -> Any:
         return ctx.next()
 
     assert run(middleware) == {"n": 1}
 
 
-def test_one_that_ends_the_program_only_fails() -> None:
+def test_middleware_raising_system_exit_only_fails() -> None:
     def middleware(ctx: ToolCallContext) -> Any:
         raise SystemExit(3)
 
@@ -209,7 +207,7 @@ def test_one_that_ends_the_program_only_fails() -> None:
         run(middleware)
 
 
-def test_a_plain_one_may_block_though_an_async_one_stands_around_it() -> None:
+def test_plain_middleware_inside_async_middleware_may_block() -> None:
     threads = []
 
     async def outer(ctx: ToolCallContext) -> Any:
@@ -223,7 +221,7 @@ def test_a_plain_one_may_block_though_an_async_one_stands_around_it() -> None:
     assert threading.main_thread() not in threads
 
 
-def test_plain_ones_alone_stay_on_their_thread_without_a_loop() -> None:
+def test_plain_middlewares_alone_keep_thread_without_loop() -> None:
     def middleware(ctx: ToolCallContext) -> Any:
         return ctx.next()
 
@@ -232,7 +230,7 @@ def test_plain_ones_alone_stay_on_their_thread_without_a_loop() -> None:
     assert drive(chain(ToolCallContext("a__b", "call_1", {"n": 1}))) == ({"n": 1},)  # type: ignore[arg-type]
 
 
-def test_async_ones_that_await_their_next_alone_stay_on_their_thread_without_a_loop() -> None:
+def test_async_middlewares_awaiting_only_next_keep_thread() -> None:
     steps: list[str] = []
     layers = [
         Layer("ext.a", awaits_next_alone(recording("a", steps))),
@@ -245,7 +243,7 @@ def test_async_ones_that_await_their_next_alone_stay_on_their_thread_without_a_l
     assert steps == ["a in", "a out"]
 
 
-def test_every_answer_is_shaped_for_the_next_one_out() -> None:
+def test_every_answer_is_shaped_for_next_one_out() -> None:
     seen: list[Any] = []
 
     async def outer(ctx: ToolCallContext) -> Any:

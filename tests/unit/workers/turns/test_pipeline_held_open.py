@@ -75,7 +75,7 @@ def passage(event_loop: EventLoopThread, *kinds: str) -> Passage:
 @pytest.mark.parametrize(
     "kinds", [(), ("plain",), ("plain", "plain"), ("waits",), ("plain", "waits", "plain")]
 )
-def test_plain_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tuple[str, ...]) -> None:
+def test_plain_code_holds_onion_open(event_loop: EventLoopThread, kinds: tuple[str, ...]) -> None:
     one = passage(event_loop, *kinds)
     blocking(one.onion.enter(one.run(), is_async=False))
     assert one.said == [*(f"{kind} in" for kind in kinds), "core"]
@@ -86,7 +86,7 @@ def test_plain_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tupl
 
 
 @pytest.mark.parametrize("kinds", [(), ("plain",), ("waits",), ("plain", "waits", "plain")])
-def test_async_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tuple[str, ...]) -> None:
+def test_async_code_holds_onion_open(event_loop: EventLoopThread, kinds: tuple[str, ...]) -> None:
     one = passage(event_loop, *kinds)
 
     async def hold() -> Any:
@@ -98,7 +98,7 @@ def test_async_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tupl
 
 
 @pytest.mark.parametrize("kinds", [(), ("plain",), ("waits",), ("plain", "waits", "plain")])
-def test_onion_whose_outcome_is_expected_is_gone_through_without_a_stop(
+def test_onion_with_expected_outcome_runs_without_stopping(
     event_loop: EventLoopThread, kinds: tuple[str, ...]
 ) -> None:
     one = passage(event_loop, *kinds)
@@ -111,7 +111,7 @@ def test_onion_whose_outcome_is_expected_is_gone_through_without_a_stop(
 
 
 @pytest.mark.parametrize(("when", "has_core"), [("before", False), ("after", True)])
-def test_middlewares_of_an_expected_outcome_have_the_same_time_on_each_side(
+def test_middlewares_have_equal_time_around_expected_outcome(
     event_loop: EventLoopThread, monkeypatch: pytest.MonkeyPatch, when: str, has_core: bool
 ) -> None:
     async def hangs(ctx: Any) -> Any:
@@ -130,9 +130,7 @@ def test_middlewares_of_an_expected_outcome_have_the_same_time_on_each_side(
 
 
 @pytest.mark.parametrize("kinds", [("plain",), ("waits",)])
-def test_an_error_comes_out_of_the_onion_as_it_went_in(
-    event_loop: EventLoopThread, kinds: tuple[str, ...]
-) -> None:
+def test_error_leaves_onion_unchanged(event_loop: EventLoopThread, kinds: tuple[str, ...]) -> None:
     one, error = passage(event_loop, *kinds), ValueError("mine")
     blocking(one.onion.enter(one.run(), is_async=False))
     with pytest.raises(ValueError, match="mine") as raised:
@@ -140,22 +138,20 @@ def test_an_error_comes_out_of_the_onion_as_it_went_in(
     assert raised.value is error
 
 
-def test_a_middleware_may_catch_an_error(event_loop: EventLoopThread) -> None:
+def test_middleware_may_catch_error(event_loop: EventLoopThread) -> None:
     one = passage(event_loop, "catches")
     blocking(one.onion.enter(one.run(), is_async=False))
     assert blocking(one.onion.leave(CoreOutcome(error=ValueError("mine")), is_async=False)) == "caught mine"
 
 
 @pytest.mark.parametrize("kinds", [("skips",), ("waits", "skips")])
-def test_an_onion_whose_core_is_not_reached_does_not_open(
-    event_loop: EventLoopThread, kinds: tuple[str, ...]
-) -> None:
+def test_onion_with_unreached_core_does_not_open(event_loop: EventLoopThread, kinds: tuple[str, ...]) -> None:
     one = passage(event_loop, *kinds)
     with pytest.raises(MiddlewareError, match=r"did not call next\(\)"):
         blocking(one.onion.enter(one.run(), is_async=False))
 
 
-def test_a_middleware_that_fails_is_named(event_loop: EventLoopThread) -> None:
+def test_middleware_that_fails_is_named(event_loop: EventLoopThread) -> None:
     one = passage(event_loop, "plain", "fails")
     with pytest.raises(MiddlewareError, match=r"ext\.fails raised KeyError"):
         blocking(one.onion.enter(one.run(), is_async=False))
@@ -174,7 +170,7 @@ def test_middlewares_that_take_too_long_are_given_up(
 
 
 @pytest.mark.parametrize("afterwards", ["goes on", "hangs"])
-def test_what_middlewares_wait_for_without_a_limit_does_not_count_as_their_time(
+def test_untimed_waits_cost_no_middleware_time(
     event_loop: EventLoopThread, monkeypatch: pytest.MonkeyPatch, afterwards: str
 ) -> None:
     async def answer_late(question: str) -> str:
@@ -203,7 +199,7 @@ def test_what_middlewares_wait_for_without_a_limit_does_not_count_as_their_time(
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_middleware_that_gives_up_waiting_for_its_next_is_told_of_when_the_step_ends(
+def test_middleware_abandoning_next_is_reported_after_step(
     event_loop: EventLoopThread, is_async: bool
 ) -> None:
     has_given_up = threading.Event()
@@ -242,7 +238,7 @@ def test_breaking_off_lets_middlewares_clean_up(event_loop: EventLoopThread) -> 
     wait_until(lambda: one.said == ["waits in", "core", "waits out"])
 
 
-def test_plain_code_does_not_wait_for_what_goes_on_on_the_event_loop() -> None:
+def test_plain_code_does_not_await_event_loop_work() -> None:
     has_ended = []
 
     async def suspends() -> None:

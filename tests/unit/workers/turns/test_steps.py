@@ -99,9 +99,7 @@ def call(step_id: str, **fields: Any) -> ToolCall:
     return new_call("plain-cook", "stove__cook", {}, {"turn_id": "t", "step_id": step_id, **fields})
 
 
-def test_redis_is_asked_once_for_each_step_by_a_worker_that_has_not_opened_it(
-    steps: Worker, store: Store
-) -> None:
+def test_worker_asks_redis_once_for_step_opened_elsewhere(steps: Worker, store: Store) -> None:
     opener, another = steps(store), steps(store)
     opened = open_step(opener, opening())
     assert opener.require(call(opened.id)).catalog.item("stove__cook") is not None
@@ -111,9 +109,7 @@ def test_redis_is_asked_once_for_each_step_by_a_worker_that_has_not_opened_it(
     assert store.reads == 1
 
 
-def test_a_step_stays_as_it_was_opened_first_although_a_slow_run_opens_it_again(
-    steps: Worker, store: Store
-) -> None:
+def test_slow_reopening_leaves_step_as_first_opened(steps: Worker, store: Store) -> None:
     slow, quick, another = steps(store), steps(store), steps(store)
     asked = opening()
     frozen = slow.prepare(StepRequest(identity_of(asked), asked, 0))
@@ -127,7 +123,7 @@ def test_a_step_stays_as_it_was_opened_first_although_a_slow_run_opens_it_again(
         assert worker.require(call(opened.id)).catalog.item("stove__cook") is not None
 
 
-def test_only_an_agent_with_extensions_has_tools_that_the_step_before_has_left(
+def test_only_agent_with_extensions_gets_previous_steps_tools(
     steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -145,7 +141,7 @@ def test_only_an_agent_with_extensions_has_tools_that_the_step_before_has_left(
     assert asked == ["cook"]
 
 
-def test_the_steps_that_were_used_last_are_kept_in_mind(
+def test_most_recently_used_steps_are_remembered(
     steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.turns.steps.MOST_KNOWN", 2)
@@ -156,7 +152,7 @@ def test_the_steps_that_were_used_last_are_kept_in_mind(
     assert store.reads == 3
 
 
-def test_steps_opened_elsewhere_are_learned_together_and_only_once(steps: Worker, store: Store) -> None:
+def test_steps_opened_elsewhere_are_learned_together_once(steps: Worker, store: Store) -> None:
     opener, here = steps(store), steps(store)
     records = [
         call(open_step(opener, opening(turn_id=turn)).id, turn_id=turn).to_wire() for turn in ("t1", "t2")
@@ -181,7 +177,7 @@ def test_steps_that_redis_cannot_tell_stay_unknown(steps: Worker, store: Store) 
     assert here.known(record) is None
 
 
-def test_an_expired_step_is_refused_by_workers_that_knew_it(steps: Worker) -> None:
+def test_expired_step_is_refused_by_knowing_workers(steps: Worker) -> None:
     with fakeredis.FakeRedis() as redis:
         store = Store(redis, Keys(), 1)
         opener, another = steps(store), steps(store)
@@ -199,14 +195,14 @@ def test_an_expired_step_is_refused_by_workers_that_knew_it(steps: Worker) -> No
         assert opener.known(call(opened.id).to_wire()) is None
 
 
-def test_a_call_waits_while_redis_is_away(steps: Worker, store: Store) -> None:
+def test_call_waits_while_redis_is_away(steps: Worker, store: Store) -> None:
     opened = open_step(steps(store), opening())
     errors: list[Exception | None] = [RedisConnectionError("away"), RedisConnectionError("away"), None]
     store.read_error = lambda: errors.pop(0)
     assert steps(store).require(call(opened.id)).record == opened
 
 
-def test_a_call_does_not_wait_for_redis_for_ever(
+def test_call_does_not_wait_for_redis_for_ever(
     steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.turns.steps.PATIENCE_SECONDS", 0)
@@ -215,7 +211,7 @@ def test_a_call_does_not_wait_for_redis_for_ever(
         steps(store).require(call("any"))
 
 
-def test_a_step_that_cannot_be_read_is_refused(steps: Worker, store: Store) -> None:
+def test_step_that_cannot_be_read_is_refused(steps: Worker, store: Store) -> None:
     opened = open_step(steps(store), opening())
     store.read_error = lambda: ValueError("a newer version")
     with pytest.raises(ToolNotInCatalogError, match="unknown or has expired"):
@@ -223,26 +219,26 @@ def test_a_step_that_cannot_be_read_is_refused(steps: Worker, store: Store) -> N
 
 
 @pytest.mark.parametrize("fields", [{"turn_id": "other"}, {"instance_key": "other"}])
-def test_a_step_is_for_its_own_turn_only(steps: Worker, store: Store, fields: dict[str, str]) -> None:
+def test_step_is_for_its_own_turn_only(steps: Worker, store: Store, fields: dict[str, str]) -> None:
     here = steps(store)
     opened = open_step(here, opening())
     with pytest.raises(ToolNotInCatalogError):
         here.require(call(opened.id, **fields))
 
 
-def test_a_turn_has_as_many_steps_as_the_policy_says(steps: Worker, store: Store) -> None:
+def test_turn_has_as_many_steps_as_policy_says(steps: Worker, store: Store) -> None:
     here = steps(store)
     assert [open_step(here, opening(index)).index for index in range(2)] == [0, 1]
     with pytest.raises(StepLimitError, match="'t' has reached its limit of 2 Steps"):
         open_step(here, opening(2))
 
 
-def test_opening_the_same_step_again_gives_the_same_step(steps: Worker, store: Store) -> None:
+def test_opening_same_step_again_gives_same_step(steps: Worker, store: Store) -> None:
     first, again = (open_step(steps(store), opening()) for _ in range(2))
     assert (first.id, first.catalog) == (again.id, again.catalog)
 
 
-def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
+def test_anothers_hanging_middlewares_do_not_block_call_forever(
     steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hangs(ctx: Any) -> Any:
@@ -270,7 +266,7 @@ def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
     assert watched == [0.05, 0.05, -0.05, -0.05]
 
 
-def test_a_step_is_open_from_its_preparation_to_its_end(steps: Worker, store: Store) -> None:
+def test_step_is_open_from_preparation_to_end(steps: Worker, store: Store) -> None:
     here = steps(store)
     for end in ("leave", "break_off"):
         step = here.prepare(StepRequest(f"s-{end}", opening(turn_id=end), 0))
@@ -283,7 +279,7 @@ def test_a_step_is_open_from_its_preparation_to_its_end(steps: Worker, store: St
         assert here.are_closed
 
 
-def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) -> None:
+def test_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) -> None:
     pipelines = AgentPipelines()
 
     def fails(_: Any) -> None:
@@ -307,7 +303,7 @@ def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) 
         ({"tool_catalog": ["stove__cook"]}, "what is not a tool: 'stove__cook'"),
     ],
 )
-def test_a_step_does_not_open_with_what_is_not_a_catalog_and_no_blocks(
+def test_invalid_catalog_or_blocks_keep_step_from_opening(
     steps: Worker, store: Store, change: dict[str, Any], said: str
 ) -> None:
     def changes(ctx: Any) -> Any:
@@ -321,7 +317,7 @@ def test_a_step_does_not_open_with_what_is_not_a_catalog_and_no_blocks(
         open_step(steps(store, pipelines), opening())
 
 
-def test_a_turn_that_cannot_be_read_has_no_history(
+def test_turn_that_cannot_be_read_has_no_history(
     steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(call: ToolCall) -> TurnHistory:
@@ -334,7 +330,7 @@ def test_a_turn_that_cannot_be_read_has_no_history(
 
 
 @pytest.mark.parametrize(("blocks", "is_told"), [(1, True), (MOST_TOLD, False)])
-def test_producer_is_told_of_its_step_unless_that_is_large(
+def test_producer_is_told_of_step_unless_large(
     steps: Worker, store: Store, blocks: int, is_told: bool
 ) -> None:
     def fills(ctx: Any) -> Any:

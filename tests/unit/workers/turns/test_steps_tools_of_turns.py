@@ -106,7 +106,7 @@ def worker() -> Iterator[Callable[[], Worker]]:
     running.set(None)
 
 
-def test_two_turns_of_one_worker_have_tools_of_one_name_and_neither_runs_the_others(
+def test_each_turn_runs_its_own_same_named_tool(
     worker: Callable[[], Worker],
 ) -> None:
     here = worker()
@@ -117,7 +117,7 @@ def test_two_turns_of_one_worker_have_tools_of_one_name_and_neither_runs_the_oth
     assert {user: here.call(user, step) for user, step in steps.items()} == {"ann": "ann", "bob": "bob"}
 
 
-def test_a_turn_is_not_shown_what_another_has_registered(worker: Callable[[], Worker]) -> None:
+def test_turn_does_not_see_tools_of_other_turns(worker: Callable[[], Worker]) -> None:
     here = worker()
     here.open("ann", 0)
     first = here.open("bob", 0)
@@ -127,7 +127,7 @@ def test_a_turn_is_not_shown_what_another_has_registered(worker: Callable[[], Wo
         here.call("bob", first)
 
 
-def test_a_worker_that_has_another_turns_tool_runs_the_step_of_the_calls_own(
+def test_worker_with_other_turns_tool_runs_calls_own_step(
     worker: Callable[[], Worker],
 ) -> None:
     opener, other = worker(), worker()
@@ -138,7 +138,7 @@ def test_a_worker_that_has_another_turns_tool_runs_the_step_of_the_calls_own(
     assert other.runs == 3  # bob's Step, and both of ann's, once each
 
 
-def test_in_its_turn_a_tool_takes_the_place_of_a_lasting_one_and_nowhere_else(
+def test_turn_tool_replaces_lasting_tool_only_in_turn(
     worker: Callable[[], Worker],
 ) -> None:
     here, elsewhere = worker(), worker()
@@ -160,7 +160,7 @@ def test_in_its_turn_a_tool_takes_the_place_of_a_lasting_one_and_nowhere_else(
     assert [item.description for item in here.registry.items(AGENT, ("default", "bob"))][-1] == "everybody"
 
 
-def test_unregistered_tool_is_gone_from_the_next_step_of_a_worker_that_still_has_it(
+def test_tool_unregistered_elsewhere_leaves_next_step(
     worker: Callable[[], Worker],
 ) -> None:
     here, other = worker(), worker()
@@ -175,7 +175,7 @@ def test_unregistered_tool_is_gone_from_the_next_step_of_a_worker_that_still_has
     assert here.shown("ann", here.open("ann", 4, fourth)) is None
 
 
-def test_worker_without_the_handler_can_unregister_what_an_earlier_step_has_registered(
+def test_worker_lacking_handler_can_unregister_earlier_tool(
     worker: Callable[[], Worker],
 ) -> None:
     here, other = worker(), worker()
@@ -187,7 +187,7 @@ def test_worker_without_the_handler_can_unregister_what_an_earlier_step_has_regi
     assert here.shown("ann", third) is None
 
 
-def test_lasting_tool_that_a_step_unregisters_is_gone_from_its_turn_in_every_worker(
+def test_lasting_tool_unregistered_by_step_leaves_turn_everywhere(
     worker: Callable[[], Worker],
 ) -> None:
     here, other = worker(), worker()
@@ -202,7 +202,7 @@ def test_lasting_tool_that_a_step_unregisters_is_gone_from_its_turn_in_every_wor
     assert here.shown("bob", here.open("bob", 2)) == "everybody"
 
 
-def test_unregistered_tool_comes_back_when_it_is_registered_again(worker: Callable[[], Worker]) -> None:
+def test_unregistered_tool_registered_again_comes_back(worker: Callable[[], Worker]) -> None:
     here, other = worker(), worker()
     dropped = here.open("ann", 1, here.open("ann", 0), drop=True)
     again = other.open("ann", 2, dropped, again=True)
@@ -212,7 +212,7 @@ def test_unregistered_tool_comes_back_when_it_is_registered_again(worker: Callab
     assert here.call("ann", last) == "ann"
 
 
-def test_tool_that_was_unregistered_since_the_step_opened_is_gone_from_the_next_one(
+def test_tool_unregistered_after_opening_leaves_next_step(
     worker: Callable[[], Worker],
 ) -> None:
     here, other = worker(), worker()
@@ -227,7 +227,7 @@ def test_tool_that_was_unregistered_since_the_step_opened_is_gone_from_the_next_
     assert here.shown("ann", here.open("ann", 3, second)) is None
 
 
-def test_tools_of_turns_are_not_kept_for_ever_and_come_back_with_a_call(
+def test_forgotten_turn_tools_return_with_call(
     worker: Callable[[], Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.tools.dynamic_tools.MOST_TURNS", 2)

@@ -91,7 +91,7 @@ def echo(args: Any) -> Any:
 
 
 @pytest.mark.requirement("v1.pipeline-points")
-def test_a_call_passes_pre_then_the_onion_of_both_versions_then_post(call: Call) -> None:
+def test_call_passes_pre_both_versions_onion_and_post(call: Call) -> None:
     steps: list[str] = []
 
     async def outer(ctx: ToolCallExecContext, next: Any) -> Any:
@@ -123,7 +123,7 @@ def test_a_call_passes_pre_then_the_onion_of_both_versions_then_post(call: Call)
     assert steps == [*before, "handler", "todays out", "outer out ok", "post"]
 
 
-def test_exec_sees_the_call_and_then_its_result(call: Call) -> None:
+def test_exec_sees_call_and_then_its_result(call: Call) -> None:
     seen: list[Any] = []
 
     async def look(ctx: ToolCallExecContext, next: Any) -> Any:
@@ -142,7 +142,7 @@ def test_exec_sees_the_call_and_then_its_result(call: Call) -> None:
     ]
 
 
-def test_arguments_that_any_of_them_changes_reach_the_handler(call: Call) -> None:
+def test_arguments_that_any_of_them_changes_reach_handler(call: Call) -> None:
     def pre(ctx: ToolCallExecContext) -> ToolCallExecContext:
         return replace(ctx, tool_call=replace(ctx.tool_call, arguments={"text": "pre"}))
 
@@ -166,7 +166,7 @@ def test_arguments_that_any_of_them_changes_reach_the_handler(call: Call) -> Non
     assert seen == [{"text": "pre, exec, today"}]
 
 
-def test_an_exec_may_go_on_with_another_context(call: Call) -> None:
+def test_exec_may_go_on_with_another_context(call: Call) -> None:
     async def execute(ctx: ToolCallExecContext, next: Any) -> Any:
         other = replace(ctx, tool_call=replace(ctx.tool_call, arguments={}), metadata={"by": "exec"})
         await next(other)
@@ -185,7 +185,7 @@ def test_an_exec_may_go_on_with_another_context(call: Call) -> None:
 
 
 @pytest.mark.parametrize("change", [{"name": "slack.delete"}, {"id": "call_2"}])
-def test_a_call_keeps_the_name_and_id_by_which_it_was_admitted(call: Call, change: Any) -> None:
+def test_call_keeps_name_and_id_of_admission(call: Call, change: Any) -> None:
     def pre(ctx: ToolCallExecContext) -> ToolCallExecContext:
         return replace(ctx, tool_call=replace(ctx.tool_call, **change))
 
@@ -194,7 +194,7 @@ def test_a_call_keeps_the_name_and_id_by_which_it_was_admitted(call: Call, chang
         call.result(echo)
 
 
-def test_a_pre_that_fails_keeps_the_handler_from_running(call: Call) -> None:
+def test_pre_that_fails_keeps_handler_from_running(call: Call) -> None:
     ran: list[Any] = []
 
     def check(ctx: ToolCallExecContext) -> None:
@@ -207,7 +207,7 @@ def test_a_pre_that_fails_keeps_the_handler_from_running(call: Call) -> None:
     assert ran == []
 
 
-def test_a_post_makes_the_result(call: Call) -> None:
+def test_post_makes_result(call: Call) -> None:
     def hide(ctx: ToolCallExecContext) -> ToolCallExecContext:
         assert ctx.tool_result is not None
         ctx.tool_result.output = "hidden"
@@ -224,7 +224,7 @@ def test_a_post_makes_the_result(call: Call) -> None:
     assert (result.output, result.meta.id) == (["hidden", "counted"], RUN.id)
 
 
-def test_a_failure_is_a_result_that_exec_does_not_see_and_post_does(call: Call) -> None:
+def test_post_sees_failure_result_unlike_exec(call: Call) -> None:
     seen: list[Any] = []
 
     async def execute(ctx: ToolCallExecContext, next: Any) -> Any:
@@ -250,7 +250,7 @@ def test_a_failure_is_a_result_that_exec_does_not_see_and_post_does(call: Call) 
     assert seen == [("KeyError('channel')", None), failure]
 
 
-def test_a_post_that_rewords_an_error_keeps_what_to_do_about_it(call: Call) -> None:
+def test_post_rewording_error_keeps_its_suggestion(call: Call) -> None:
     def reword(ctx: ToolCallExecContext) -> None:
         assert ctx.tool_result is not None
         assert ctx.tool_result.error is not None
@@ -266,7 +266,7 @@ def test_a_post_that_rewords_an_error_keeps_what_to_do_about_it(call: Call) -> N
     assert (error.code, error.message, error.suggestion) == ("E_CLOSED", "not now", "Come back at nine.")
 
 
-def test_a_post_may_make_a_success_of_a_failure_and_the_reverse(call: Call) -> None:
+def test_post_may_make_success_of_failure_and_reverse(call: Call) -> None:
     def mend(ctx: ToolCallExecContext) -> None:
         ctx.tool_result = ToolResult("ok", "mended")
 
@@ -295,7 +295,7 @@ def test_a_post_may_make_a_success_of_a_failure_and_the_reverse(call: Call) -> N
         ToolResult("error", error=V1Error(5)),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_not_a_result_is_refused_with_the_name_of_who_left_it(call: Call, left: Any) -> None:
+def test_non_result_is_refused_naming_its_function(call: Call, left: Any) -> None:
     def post(ctx: ToolCallExecContext) -> None:
         ctx.tool_result = left
 
@@ -305,14 +305,14 @@ def test_what_is_not_a_result_is_refused_with_the_name_of_who_left_it(call: Call
 
 
 @pytest.mark.parametrize("answer", [ToolResult("ok", "cached"), "cached"])
-def test_an_exec_may_answer_without_the_handler(call: Call, answer: Any) -> None:
+def test_exec_may_answer_without_handler(call: Call, answer: Any) -> None:
     ran: list[Any] = []
     call.wrap(lambda ctx, next: answer)
     assert call.result(ran.append).output == "cached"
     assert ran == []
 
 
-def test_a_second_next_is_refused_and_the_handler_runs_once(call: Call) -> None:
+def test_second_next_is_refused_and_handler_runs_once(call: Call) -> None:
     ran: list[Any] = []
 
     async def again(ctx: ToolCallExecContext, next: Any) -> Any:
@@ -326,14 +326,14 @@ def test_a_second_next_is_refused_and_the_handler_runs_once(call: Call) -> None:
     assert "ext.again called next() a second time" in error.message
 
 
-def test_next_is_called_with_a_context(call: Call) -> None:
+def test_next_is_called_with_context(call: Call) -> None:
     call.wrap(lambda ctx, next: next({"toolCall": {}}))
     error = call.result(echo).error
     assert error is not None
     assert "next() is called with ctx, not with dict" in error.message
 
 
-def test_a_cancel_is_not_a_result(call: Call) -> None:
+def test_cancel_is_not_result(call: Call) -> None:
     ran: list[Any] = []
 
     def handler(args: Any) -> Any:
@@ -345,13 +345,13 @@ def test_a_cancel_is_not_a_result(call: Call) -> None:
     assert ran == []
 
 
-def test_call_without_functions_around_it_keeps_the_handlers_result(call: Call) -> None:
+def test_call_without_functions_around_it_keeps_handlers_result(call: Call) -> None:
     call.wrap(partial(lambda ctx, next: next(ctx)))
     assert call.result(echo).output == {"got": {"text": "hi"}}
 
 
 @pytest.mark.parametrize("point", ["toolCall.pre", "toolCall.post"])
-def test_nothing_more_is_called_for_a_call_that_was_cancelled_meanwhile(call: Call, point: str) -> None:
+def test_call_cancelled_meanwhile_calls_no_further_function(call: Call, point: str) -> None:
     def slow(ctx: ToolCallExecContext) -> None:
         call.cancellation.set(ToolCancelledError("enough"))
 
@@ -363,7 +363,7 @@ def test_nothing_more_is_called_for_a_call_that_was_cancelled_meanwhile(call: Ca
     assert ran == []
 
 
-def test_a_call_that_was_cancelled_while_its_handler_ended_well_has_no_post(call: Call) -> None:
+def test_call_cancelled_as_handler_succeeds_lacks_post(call: Call) -> None:
     def handler(args: Any) -> str:
         call.cancellation.set(ToolCancelledError("enough"))
         return "done"
@@ -376,7 +376,7 @@ def test_a_call_that_was_cancelled_while_its_handler_ended_well_has_no_post(call
 
 
 @pytest.mark.parametrize("read", [lambda result: result.output, lambda result: result.status == "ok"])
-def test_a_plain_exec_that_reads_what_next_returns_is_told_to_be_async(call: Call, read: Any) -> None:
+def test_plain_exec_reading_result_must_be_async(call: Call, read: Any) -> None:
     ran: list[Any] = []
     call.wrap(lambda ctx, next: read(next(ctx)))
     error = call.result(ran.append).error
@@ -385,7 +385,7 @@ def test_a_plain_exec_that_reads_what_next_returns_is_told_to_be_async(call: Cal
     assert ran == []
 
 
-def test_metadata_that_a_function_replaces_is_seen_by_all_that_come_after(call: Call) -> None:
+def test_replaced_metadata_is_seen_by_later_functions(call: Call) -> None:
     def pre(ctx: ToolCallExecContext) -> ToolCallExecContext:
         return replace(ctx, metadata={"by": "pre"})
 
@@ -407,7 +407,7 @@ def test_metadata_that_a_function_replaces_is_seen_by_all_that_come_after(call: 
     assert seen == [{"by": "pre"}, {"by": "today"}, {"by": "today"}]
 
 
-def test_arguments_that_an_exec_changes_in_place_stay_as_the_model_wrote_them(call: Call) -> None:
+def test_exec_changing_arguments_spares_models_arguments(call: Call) -> None:
     def execute(ctx: ToolCallExecContext, next: Any) -> Any:
         ctx.tool_call.arguments["text"] = "changed"
         return next(ctx)

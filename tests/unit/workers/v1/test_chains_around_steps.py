@@ -60,11 +60,11 @@ def gone(*before: Any, after: Any = ()) -> dict[str, Any]:
     return result.metadata
 
 
-def test_without_functions_nothing_is_put_around_a_step() -> None:
+def test_without_functions_nothing_is_put_around_step() -> None:
     assert V1Chains(Ranks()).around_step(new_call("coder", STEP_TOOL, {}, {}), context()) is None
 
 
-def test_unchanged_item_is_the_same_object() -> None:
+def test_unchanged_item_is_same_object() -> None:
     def pre(ctx: StepPipelineContext) -> None:
         pass
 
@@ -72,7 +72,7 @@ def test_unchanged_item_is_the_same_object() -> None:
     assert item is ITEM
 
 
-def test_items_that_functions_add_as_dicts_are_items_to_the_next() -> None:
+def test_added_dicts_are_items_to_next_function() -> None:
     def add(ctx: StepPipelineContext) -> StepPipelineContext:
         return replace(
             ctx, tool_catalog=[*ctx.tool_catalog, {"name": "c.d", "parameters": {"type": "object"}}]
@@ -102,7 +102,7 @@ def test_items_that_functions_add_as_dicts_are_items_to_the_next() -> None:
         (V1CatalogItem("x", source="me"), "source: "),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_not_a_tool_is_refused_with_the_name_of_who_left_it(wrong: Any, reason: str) -> None:
+def test_non_tool_is_refused_naming_its_function(wrong: Any, reason: str) -> None:
     def leave(ctx: StepPipelineContext) -> None:
         ctx.tool_catalog.append(wrong)
 
@@ -114,7 +114,7 @@ def test_what_is_not_a_tool_is_refused_with_the_name_of_who_left_it(wrong: Any, 
 
 
 @pytest.mark.parametrize("change", [{"tool_catalog": None}, {"blocks": None}, {"tool_catalog": 5}])
-def test_what_is_not_a_list_is_refused_with_the_name_of_who_left_it(change: Any) -> None:
+def test_non_list_is_refused_naming_its_function(change: Any) -> None:
     def leave(ctx: StepPipelineContext) -> StepPipelineContext:
         return replace(ctx, **change)
 
@@ -132,7 +132,7 @@ def test_blocks_are_added_or_replaced() -> None:
     assert gone(add, replaced)["blocks"] == [{"type": "one"}, {"type": "two"}]
 
 
-def test_a_plain_chain_stays_on_its_thread_and_one_with_async_functions_goes_to_the_loop() -> None:
+def test_only_chains_with_async_functions_leave_thread() -> None:
     def plain(ctx: StepPipelineContext) -> None:
         pass
 
@@ -146,7 +146,7 @@ def test_a_plain_chain_stays_on_its_thread_and_one_with_async_functions_goes_to_
     moved.close()  # type: ignore[attr-defined]
 
 
-def test_a_step_that_fails_has_no_post() -> None:
+def test_step_that_fails_has_no_post() -> None:
     async def failing(step: StepContext) -> StepResult:
         raise KeyError("x")
 
@@ -160,7 +160,7 @@ def test_a_step_that_fails_has_no_post() -> None:
     assert ran == []
 
 
-def test_post_sees_the_catalog_that_was_fixed() -> None:
+def test_post_sees_catalog_that_was_fixed() -> None:
     async def narrowing(step: StepContext) -> StepResult:
         step.tool_catalog = []
         return StepResult(({"id": "c1", "name": "a.b", "args": {"n": 1}},))

@@ -56,7 +56,7 @@ async def answering(context: TurnContext) -> Any:
     return {"seen": dict(context.metadata)}
 
 
-def test_pre_comes_before_the_agent_and_post_makes_its_answer() -> None:
+def test_pre_precedes_agent_and_post_makes_answer() -> None:
     def pre(ctx: TurnPipelineContext) -> TurnPipelineContext:
         return replace(ctx, metadata={"by": "pre"})
 
@@ -66,7 +66,7 @@ def test_pre_comes_before_the_agent_and_post_makes_its_answer() -> None:
     assert gone(answering, [pre], [post]) == [{"seen": {"by": "pre"}}, "pre"]
 
 
-def test_a_pre_that_fails_keeps_the_agent_from_beginning() -> None:
+def test_pre_that_fails_keeps_agent_from_beginning() -> None:
     def pre(ctx: TurnPipelineContext) -> None:
         raise ValueError("not now")
 
@@ -77,7 +77,7 @@ def test_a_pre_that_fails_keeps_the_agent_from_beginning() -> None:
         gone(never, [pre])
 
 
-def test_what_the_agent_raises_has_no_post() -> None:
+def test_post_does_not_run_if_agent_raises() -> None:
     async def failing(context: TurnContext) -> Any:
         raise KeyError("x")
 
@@ -90,7 +90,7 @@ def test_what_the_agent_raises_has_no_post() -> None:
     assert ran == []
 
 
-def test_pre_sees_the_event_and_post_what_has_come_of_it() -> None:
+def test_pre_sees_event_and_post_its_outcome() -> None:
     def look(ctx: TurnPipelineContext) -> None:
         seen.append((ctx.event.input, list(ctx.turn.messages)))
 

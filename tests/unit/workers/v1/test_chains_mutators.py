@@ -48,12 +48,12 @@ def refusing(ctx: Context) -> None:
     raise ToolError("not today", code="E_CLOSED")
 
 
-def test_each_is_given_what_the_one_before_has_left() -> None:
+def test_each_function_gets_result_of_function_before() -> None:
     functions = chain(adding("a"), in_place, awaiting, adding("b"))
     assert asyncio.run(mutate(functions, Context(""))) == Context("a!~b")
 
 
-def test_plain_ones_stay_on_the_thread_of_a_call() -> None:
+def test_plain_ones_stay_on_thread_of_call() -> None:
     seen: list[threading.Thread] = []
     functions = chain(lambda ctx: seen.append(threading.current_thread()), in_place)
 
@@ -61,7 +61,7 @@ def test_plain_ones_stay_on_the_thread_of_a_call() -> None:
     assert seen == [threading.current_thread()]
 
 
-def test_on_the_event_loop_plain_ones_are_called_beside_it() -> None:
+def test_plain_functions_run_beside_event_loop() -> None:
     seen: list[threading.Thread] = []
     functions = chain(lambda ctx: seen.append(threading.current_thread()))
 
@@ -69,21 +69,21 @@ def test_on_the_event_loop_plain_ones_are_called_beside_it() -> None:
     assert seen != [threading.current_thread()]
 
 
-def test_what_one_raises_ends_the_chain_and_names_it() -> None:
+def test_raising_function_ends_chain_and_is_named() -> None:
     context = Context("")
     with pytest.raises(MiddlewareError, match=r"Middleware ext\.failing raised KeyError: 'channel'"):
         asyncio.run(mutate(chain(failing, in_place), context))
     assert context.value == ""
 
 
-def test_an_error_with_a_code_of_its_own_stays_as_it_is() -> None:
+def test_error_with_own_code_stays_unchanged() -> None:
     with pytest.raises(ToolError, match="not today") as caught:
         asyncio.run(mutate(chain(refusing), Context("")))
     assert caught.value.code == "E_CLOSED"
 
 
 @pytest.mark.parametrize("answer", [{"value": "a"}, "a", 0, []])
-def test_another_thing_than_the_context_is_refused_with_the_name_of_who_returned_it(answer: Any) -> None:
+def test_non_context_return_is_refused_naming_function(answer: Any) -> None:
     def wrong(ctx: Context) -> Any:
         return answer
 
@@ -91,7 +91,7 @@ def test_another_thing_than_the_context_is_refused_with_the_name_of_who_returned
         asyncio.run(mutate(chain(wrong), Context("")))
 
 
-def test_what_is_not_accepted_of_one_is_said_of_it() -> None:
+def test_rejected_change_is_reported_with_its_function() -> None:
     def accept(context: Context, mutator: Mutator) -> None:
         if "!" in context.value:
             raise ValueError("no shouting")

@@ -29,7 +29,7 @@ def refusal_of_wrap(point: Any, function: Any = around, **options: Any) -> str:
 
 
 @pytest.mark.requirement("v1.pipeline-registration")
-def test_mutators_stand_in_order_of_priority_and_then_of_registration() -> None:
+def test_mutators_are_ordered_by_priority_then_registration() -> None:
     pipelines = AgentPipelines()
     for name, priority in (("late", 10), ("early", -1), ("later", 10), ("middle", 0)):
         pipelines.v1.mutate("coder", "step.tools", same, extension="ext", priority=priority, name=name)
@@ -38,7 +38,7 @@ def test_mutators_stand_in_order_of_priority_and_then_of_registration() -> None:
     assert names == ["ext.early", "ext.middle", "ext.late", "ext.later"]
 
 
-def test_points_and_agents_do_not_mix_and_are_forgotten_together() -> None:
+def test_points_and_agents_stay_separate_and_clear_together() -> None:
     pipelines = AgentPipelines()
     for point in MUTATOR_POINTS:
         pipelines.v1.mutate("coder", point, same, extension="ext")
@@ -53,7 +53,7 @@ def test_points_and_agents_do_not_mix_and_are_forgotten_together() -> None:
     assert pipelines.v1.with_calls == frozenset()
 
 
-def test_what_stands_at_steps_and_turns_alone_is_not_in_the_way_of_calls() -> None:
+def test_functions_at_steps_and_turns_spare_calls() -> None:
     pipelines = AgentPipelines()
     pipelines.v1.mutate("coder", "step.pre", same, extension="ext")
     pipelines.v1.mutate("coder", "turn.post", same, extension="ext")
@@ -61,17 +61,17 @@ def test_what_stands_at_steps_and_turns_alone_is_not_in_the_way_of_calls() -> No
 
 
 @pytest.mark.parametrize("point", ["step.llmCall", "step.llmInput", "step.llmError"])
-def test_the_call_of_the_model_is_not_a_point_here(point: str) -> None:
+def test_call_of_model_is_not_point_here(point: str) -> None:
     assert "The producer calls" in refusal_of_mutate(point)
     assert "The producer calls" in refusal_of_wrap(point)
 
 
 @pytest.mark.parametrize("point", ["workspace.repoAvailable", "workspace.worktreeMounted"])
-def test_nothing_is_checked_out_for_an_instance(point: str) -> None:
+def test_workspace_points_are_refused_with_alternative(point: str) -> None:
     assert "ctx.workdir" in refusal_of_mutate(point)
 
 
-def test_a_point_of_the_other_kind_is_told_from_one_that_there_is_not() -> None:
+def test_hint_distinguishes_wrong_kind_from_unknown_point() -> None:
     assert "Use api.pipelines.wrap('toolCall.exec', …)." in refusal_of_mutate("toolCall.exec")
     assert "Use api.pipelines.mutate('toolCall.pre', …)." in refusal_of_wrap("toolCall.pre")
     assert "Did you mean 'step.tools'?" in refusal_of_mutate("step.tool")
@@ -79,12 +79,12 @@ def test_a_point_of_the_other_kind_is_told_from_one_that_there_is_not() -> None:
 
 
 @pytest.mark.parametrize("point", ["", None, 5, {"point": "step.pre"}])
-def test_what_is_not_a_point_at_all_is_refused(point: Any) -> None:
+def test_value_other_than_point_is_refused(point: Any) -> None:
     assert "is not a point for this" in refusal_of_mutate(point)
     assert "is not a point for this" in refusal_of_wrap(point)
 
 
-def test_functions_take_what_they_are_called_with() -> None:
+def test_functions_with_wrong_parameters_are_refused() -> None:
     assert "(ctx), and returns it" in refusal_of_mutate("step.pre", around)
     assert "(ctx, next)" in refusal_of_wrap("toolCall.exec", same)
     assert "not str" in refusal_of_mutate("step.pre", "same")
@@ -92,6 +92,6 @@ def test_functions_take_what_they_are_called_with() -> None:
 
 
 @pytest.mark.parametrize("priority", [{"priority": 1}, "1", 1.5, True, None])
-def test_a_priority_is_a_whole_number(priority: Any) -> None:
+def test_priority_is_whole_number(priority: Any) -> None:
     assert "a priority is a whole number" in refusal_of_mutate("step.pre", priority=priority)
     assert "a priority is a whole number" in refusal_of_wrap("toolCall.exec", priority=priority)

@@ -45,7 +45,7 @@ def api() -> Iterator[str]:
         server.shutdown()
 
 
-def test_the_calculator_adds_and_multiplies(tmp_path: Path) -> None:
+def test_calculator_adds_and_multiplies(tmp_path: Path) -> None:
     added = run("calc.add", {"a": 1, "b": 2}, tmp_path)
     multiplied = run("calc.multiply", {"a": 6, "b": 7}, tmp_path)
     refused = run("calc.add", {"a": "one", "b": 2}, tmp_path)
@@ -56,14 +56,14 @@ def test_the_calculator_adds_and_multiplies(tmp_path: Path) -> None:
     assert refused.error.code == "E_TOOL_INVALID_ARGS"
 
 
-def test_a_build_that_has_only_begun_is_pending(tmp_path: Path) -> None:
+def test_build_that_has_only_begun_is_pending(tmp_path: Path) -> None:
     result = run("build.start", {"project": "12345"}, tmp_path)
 
     assert (result.status, result.handle) == ("pending", "build-12345")
     assert result.output == {"message": "빌드가 시작되었습니다. 완료되면 알려드리겠습니다."}
 
 
-def test_what_an_api_refuses_is_an_error_no_longer_than_the_tool_allows(tmp_path: Path, api: str) -> None:
+def test_api_refusal_is_error_within_tools_limit(tmp_path: Path, api: str) -> None:
     assert run("api.call", {"url": f"{api}/known"}, tmp_path).output == {"known": True}
 
     failed = run("api.call", {"url": f"{api}/unknown"}, tmp_path)
@@ -80,7 +80,7 @@ def test_what_an_api_refuses_is_an_error_no_longer_than_the_tool_allows(tmp_path
 
 
 @pytest.mark.requirement("v1.file-tools")
-def test_the_file_tools_read_and_write_from_the_workdir(tmp_path: Path) -> None:
+def test_file_tools_read_and_write_from_workdir(tmp_path: Path) -> None:
     written = run("file.write", {"path": "notes/a.txt", "content": "하나 둘"}, tmp_path).output
     whole = run("file.read", {"path": "notes/a.txt"}, tmp_path).output
     cut = run("file.read", {"path": written["path"], "maxBytes": 2}, tmp_path).output
@@ -100,7 +100,7 @@ def no_listener(_: object) -> Any:
     raise AssertionError("no listener is async")
 
 
-def test_the_swarm_bundle_tools_open_and_commit_a_changeset(tmp_path: Path) -> None:
+def test_swarm_bundle_tools_open_and_commit_changeset(tmp_path: Path) -> None:
     bundle: GitBundle = make_bundle(tmp_path / "repo")
     asked: list[ToolCall] = []
 
@@ -121,7 +121,7 @@ def test_the_swarm_bundle_tools_open_and_commit_a_changeset(tmp_path: Path) -> N
     assert [call.tool_name for call in asked] == ["swarmBundle.openChangeset", "swarmBundle.commitChangeset"]
 
 
-def test_without_a_worker_there_is_no_bundle_to_change(tmp_path: Path) -> None:
+def test_without_worker_there_is_no_bundle_to_change(tmp_path: Path) -> None:
     result = run("swarmBundle.openChangeset", {}, tmp_path)
 
     assert result.error is not None

@@ -36,7 +36,7 @@ class Shelf:
 
 
 @pytest.mark.requirement("v1.dynamic-register")
-def test_a_tool_comes_as_one_object_with_its_handler() -> None:
+def test_tool_comes_as_one_object_with_its_handler() -> None:
     shelf = Shelf()
     parameters = {"type": "object", "required": ["city"]}
     item = {"name": "weather.get", "description": "Look.", "parameters": parameters, "handler": handler}
@@ -55,20 +55,20 @@ def test_a_tool_comes_as_one_object_with_its_handler() -> None:
 
 
 @pytest.mark.parametrize("name", ["weather.get", "weather.getNow", "get", "a-b_c.d"])
-def test_a_name_is_shown_as_it_stands(name: str) -> None:
+def test_name_is_shown_as_it_stands(name: str) -> None:
     shelf = Shelf()
     shelf.api.register({"name": name, "handler": handler})
     assert shelf.only.registered.bound.name == name
 
 
-def test_the_handler_may_be_given_apart() -> None:
+def test_handler_may_be_given_apart() -> None:
     shelf = Shelf()
     shelf.api.register(V1CatalogItem("weather.get", source=None), handler)
     shelf.api.register({"name": "weather.set", "description": None, "parameters": None}, handler)
     assert [tool.item.source.name for tool in shelf.tools.of("coder").values()] == ["ext", "ext"]
 
 
-def test_a_source_may_be_named() -> None:
+def test_source_may_be_named() -> None:
     shelf = Shelf()
     shelf.api.register(V1CatalogItem("git.log", source=ToolSource(type="mcp", name="git")), handler)
     assert shelf.only.item.source.type == "mcp"
@@ -96,37 +96,37 @@ def test_a_source_may_be_named() -> None:
         (None, "a dict or a CatalogItem, not NoneType"),
     ],
 )
-def test_what_is_not_a_tool_is_refused(item: Any, reason: str) -> None:
+def test_invalid_tool_is_refused(item: Any, reason: str) -> None:
     shelf = Shelf()
     with pytest.raises((ValueError, TypeError), match=reason):
         shelf.api.register(item)
     assert shelf.tools.of("coder") == {}
 
 
-def test_a_handler_is_given_once() -> None:
+def test_handler_is_given_once() -> None:
     with pytest.raises(TypeError, match="given twice"):
         Shelf().api.register({"name": "a.b", "handler": handler}, handler)
 
 
-def test_a_name_that_the_agent_declares_is_not_to_be_had() -> None:
+def test_name_declared_by_agent_cannot_be_registered() -> None:
     with pytest.raises(ValueError, match=r"'a\.b' is a tool that the Agent declares"):
         Shelf({"a.b": object()}).api.register({"name": "a.b", "handler": handler})
 
 
-def test_a_tool_can_be_taken_away_again() -> None:
+def test_tool_can_be_taken_away_again() -> None:
     shelf = Shelf()
     shelf.api.register({"name": "a.b", "handler": handler})
     assert shelf.api.unregister("a.b")
     assert not shelf.api.unregister("a.b")
 
 
-def test_no_extension_of_an_awkward_name_brings_tools_of_the_system() -> None:
+def test_awkwardly_named_extension_brings_no_system_tools() -> None:
     shelf = Shelf()
     shelf.api.register({"name": "goondan", "handler": handler})
     assert shelf.only.registered.bound.tool.name != "goondan"
 
 
-def test_what_is_registered_in_a_turn_lasts_no_longer_than_it() -> None:
+def test_tool_registered_in_turn_ends_with_turn() -> None:
     shelf = Shelf()
     shelf.api.register({"name": "a.b", "handler": handler})
     assert shelf.only.turn is None

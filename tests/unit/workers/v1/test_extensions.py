@@ -66,7 +66,7 @@ def said(result: ToolCallResult) -> str:
 
 
 @pytest.mark.requirement("v1.dynamic-register")
-def test_the_documents_weather_tool_looks_the_weather_up(
+def test_documents_weather_tool_looks_weather_up(
     forecaster: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with weather_service() as url, capture_logs():
@@ -77,7 +77,7 @@ def test_the_documents_weather_tool_looks_the_weather_up(
 
 
 @pytest.mark.requirement("v1.catalog-per-step")
-def test_step_tools_may_add_dynamic_tools_that_are_there_already(forecaster: Gallery) -> None:
+def test_step_tools_may_add_existing_dynamic_tools(forecaster: Gallery) -> None:
     step = forecaster.step()
 
     catalog = forecaster.steps.require(forecaster.new("weather.get", step)).catalog
@@ -90,7 +90,7 @@ def test_step_tools_may_add_dynamic_tools_that_are_there_already(forecaster: Gal
 
 
 @pytest.mark.requirement("v1.catalog-per-step", "catalog.per-step")
-def test_what_step_tools_leaves_is_what_a_call_of_the_step_may_reach(astronomer: Gallery) -> None:
+def test_step_call_reaches_what_step_tools_leaves(astronomer: Gallery) -> None:
     step = astronomer.step(origin={"drop": "lens__focus", "hide": "dome.turn"})
 
     kept = astronomer.steps.require(astronomer.new("dome.turn", step))
@@ -103,14 +103,14 @@ def test_what_step_tools_leaves_is_what_a_call_of_the_step_may_reach(astronomer:
     assert astronomer.run(astronomer.new("dome.turn", step, {"degrees": 5})).status == "ok"
 
 
-def test_blocks_of_both_versions_stand_in_the_step(astronomer: Gallery) -> None:
+def test_blocks_of_both_versions_stand_in_step(astronomer: Gallery) -> None:
     assert astronomer.step(index=1).blocks == (
         {"type": "custom.almanac", "data": {"agent": "astronomer", "step": 1}},
         {"type": "custom.shutter"},
     )
 
 
-def test_a_step_passes_its_points_in_the_documents_order(astronomer: Gallery) -> None:
+def test_step_passes_its_points_in_documents_order(astronomer: Gallery) -> None:
     astronomer.step()
     assert lines(astronomer) == [
         *("step.pre", "step.config", "step.tools", "step.blocks", "step.post "),
@@ -119,7 +119,7 @@ def test_a_step_passes_its_points_in_the_documents_order(astronomer: Gallery) ->
 
 
 @pytest.mark.requirement("v1.pipeline-registration", "v1.pipeline-points")
-def test_the_documents_tool_logger_logs_calls(forecaster: Gallery) -> None:
+def test_documents_tool_logger_logs_calls(forecaster: Gallery) -> None:
     with capture_logs() as logs:
         forecaster.call("dome.turn", {"degrees": 5})
 
@@ -129,7 +129,7 @@ def test_the_documents_tool_logger_logs_calls(forecaster: Gallery) -> None:
 
 
 @pytest.mark.requirement("v1.pipeline-registration")
-def test_the_documents_tool_logger_tells_of_failures(forecaster: Gallery) -> None:
+def test_documents_tool_logger_tells_of_failures(forecaster: Gallery) -> None:
     with capture_logs() as logs:
         assert said(forecaster.call("dome.jam")) == "it is stuck"
         wait_until(lambda: any(line["event"] == "heard" for line in logs))
@@ -141,7 +141,7 @@ def test_the_documents_tool_logger_tells_of_failures(forecaster: Gallery) -> Non
 
 
 @pytest.mark.requirement("v1.exec-context")
-def test_the_documents_debug_extension_prints_what_it_sees(
+def test_documented_debug_extension_prints_what_it_sees(
     forecaster: Gallery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     step = forecaster.step(index=2)
@@ -155,7 +155,7 @@ def test_the_documents_debug_extension_prints_what_it_sees(
 
 
 @pytest.mark.requirement("v1.exec-context")
-def test_exec_function_sees_the_effective_configuration_and_the_catalog_of_the_step(
+def test_exec_sees_effective_configuration_and_steps_catalog(
     forecaster: Gallery,
 ) -> None:
     seen: list[Any] = []
@@ -184,16 +184,14 @@ def test_exec_function_sees_the_effective_configuration_and_the_catalog_of_the_s
 
 
 @pytest.mark.parametrize("tool", ["dome.turn", "lens__focus"])
-def test_functions_of_older_extensions_stand_around_tools_of_both_versions(
-    astronomer: Gallery, tool: str
-) -> None:
+def test_older_functions_surround_tools_of_both_versions(astronomer: Gallery, tool: str) -> None:
     assert astronomer.call(tool, {"degrees": 5}).status == "ok"
     before = ["toolCall.pre", "toolCall.exec", "toolCall.post"]
     assert lines(astronomer) == [*before, "toolCall.pre", "toolCall.exec"]
 
 
 @pytest.mark.parametrize("tool", ["dome.turn", "lens__focus"])
-def test_the_turn_is_read_once_for_functions_and_handler(
+def test_turn_is_read_once_for_functions_and_handler(
     astronomer: Gallery, monkeypatch: pytest.MonkeyPatch, tool: str
 ) -> None:
     def history(call: ToolCall) -> TurnHistory:
@@ -207,12 +205,12 @@ def test_the_turn_is_read_once_for_functions_and_handler(
     assert read == [tool]
 
 
-def test_a_tool_of_today_keeps_todays_context_beside_older_extensions(astronomer: Gallery) -> None:
+def test_current_tool_keeps_context_beside_older_extensions(astronomer: Gallery) -> None:
     assert astronomer.call("lens__focus", {}).output["context"] == "PlainContext"
 
 
 @pytest.mark.requirement("v1.catalog-item")
-def test_an_older_extension_finds_the_agents_tools(astronomer: Gallery) -> None:
+def test_older_extension_finds_agents_tools(astronomer: Gallery) -> None:
     output = astronomer.call("almanac.read").output
     assert output["tools"] == ["dome.turn", "dome.jam", "lens__focus", "almanac.read"]
     assert (output["declared"], output["dynamic"]) == ("dome", None)

@@ -22,7 +22,7 @@ def instance() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("instance")
-def test_an_object_is_kept_apart_from_single_keys() -> None:
+def test_object_is_kept_apart_from_single_keys() -> None:
     memory = Memory.of(MemoryState(), "coder", "ext")
     assert memory.get_state() == {}
     memory.set_state({"count": 1})
@@ -32,7 +32,7 @@ def test_an_object_is_kept_apart_from_single_keys() -> None:
 
 
 @pytest.mark.usefixtures("instance")
-def test_what_is_shared_is_seen_by_the_agents_other_extensions() -> None:
+def test_agents_extensions_see_each_others_shared_state() -> None:
     store = MemoryState()
     one, other = Memory.of(store, "coder", "one"), Memory.of(store, "coder", "other")
     one.shared.set("turns", 3)
@@ -43,12 +43,12 @@ def test_what_is_shared_is_seen_by_the_agents_other_extensions() -> None:
 
 
 @pytest.mark.parametrize("state", [None, [], "text", 5])
-def test_a_state_is_an_object(state: Any) -> None:
+def test_state_is_object(state: Any) -> None:
     with pytest.raises(TypeError, match="an object, not"):
         Memory.of(MemoryState(), "coder", "ext").set_state(state)
 
 
-def test_outside_of_a_turn_no_instance_is_meant() -> None:
+def test_outside_of_turn_no_instance_is_meant() -> None:
     running.set(None)
     memory = Memory.of(MemoryState(), "coder", "ext")
     for ask in (memory.get_state, lambda: memory.set_state({})):
@@ -56,7 +56,7 @@ def test_outside_of_a_turn_no_instance_is_meant() -> None:
             ask()
 
 
-def test_values_beside_the_text_are_logged() -> None:
+def test_values_beside_text_are_logged() -> None:
     console = ConsoleLogger(structlog.get_logger())
     error = ValueError("x")
     with capture_logs() as logs:
@@ -75,7 +75,7 @@ def test_values_beside_the_text_are_logged() -> None:
     ]
 
 
-def test_a_console_may_be_bound_and_logs_what_is_being_handled() -> None:
+def test_bound_console_logs_exception_being_handled() -> None:
     console = ConsoleLogger(structlog.get_logger()).bind(job=1).bind(part=2)
     with capture_logs() as logs:
         console.exception("broken", {"a": 1}, part=3)

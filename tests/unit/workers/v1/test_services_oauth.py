@@ -53,7 +53,7 @@ def desk(tokens: Any, auth: Any = None, export_auth: Any = None) -> V1OAuth:
         {"oauth_app_ref": REF, "scopes": ["chat:write"], "min_ttl_seconds": 60},
     ],
 )
-def test_the_documents_request_object_is_understood_in_either_spelling(request_object: Any) -> None:
+def test_documents_request_object_is_understood_in_either_spelling(request_object: Any) -> None:
     tokens = Tokens()
 
     result = desk(tokens).get_access_token(request_object)
@@ -62,7 +62,7 @@ def test_the_documents_request_object_is_understood_in_either_spelling(request_o
     assert tokens.asked == [("slack.post", REF, ["chat:write"], 60)]
 
 
-def test_keyword_arguments_say_the_same_and_async_code_awaits_the_answer() -> None:
+def test_keyword_arguments_mean_same_and_async_code_awaits() -> None:
     tokens = Tokens()
 
     async def ask() -> Any:
@@ -73,7 +73,7 @@ def test_keyword_arguments_say_the_same_and_async_code_awaits_the_answer() -> No
 
 
 @pytest.mark.parametrize("export_scopes", [None, ("chat:write",)])
-def test_what_is_left_out_is_as_the_tools_own_auth_says(export_scopes: Any) -> None:
+def test_omitted_fields_come_from_tools_own_auth(export_scopes: Any) -> None:
     tokens, all_scopes = Tokens(), ("chat:write", "channels:read")
     export_auth = None if export_scopes is None else {"scopes": list(export_scopes)}
 
@@ -83,7 +83,7 @@ def test_what_is_left_out_is_as_the_tools_own_auth_says(export_scopes: Any) -> N
 
 
 @pytest.mark.requirement("v1.export-spec")
-def test_token_lacks_a_scope_that_the_export_gave_up() -> None:
+def test_token_lacks_scope_that_export_gave_up() -> None:
     tokens = Tokens()
     auth = {"oauthAppRef": REF, "scopes": ["chat:write", "channels:read"]}
     narrow, empty = desk(tokens, auth, {"scopes": ["chat:write"]}), desk(tokens, auth, {"scopes": []})
@@ -97,7 +97,7 @@ def test_token_lacks_a_scope_that_the_export_gave_up() -> None:
     assert tokens.asked == []
 
 
-def test_an_empty_list_asks_for_no_scope_and_not_for_those_of_the_tool() -> None:
+def test_empty_scope_list_asks_for_no_scope() -> None:
     tokens = Tokens()
 
     desk(tokens, {"oauthAppRef": REF, "scopes": ["chat:write"]}).get_access_token(scopes=[])
@@ -105,7 +105,7 @@ def test_an_empty_list_asks_for_no_scope_and_not_for_those_of_the_tool() -> None
     assert tokens.asked == [("slack.post", "OAuthApp/slack-bot", [], 300)]
 
 
-def test_another_app_is_not_limited_by_the_tools_auth() -> None:
+def test_another_app_is_not_limited_by_tools_auth() -> None:
     tokens = Tokens()
     auth = {"oauthAppRef": REF, "scopes": ["chat:write"]}
 
@@ -121,10 +121,10 @@ def test_another_app_is_not_limited_by_the_tools_auth() -> None:
         ({"oauthAppRef": REF}, {"oauth_app_ref": REF}, "oauth_app_ref is given twice"),
     ],
 )
-def test_a_request_that_cannot_be_meant_is_refused(request_object: Any, named: Any, message: str) -> None:
+def test_request_that_cannot_be_meant_is_refused(request_object: Any, named: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         desk(Tokens()).get_access_token(request_object, **named)
 
 
-def test_a_bundle_without_oauth_apps_says_so() -> None:
+def test_token_request_without_oauth_apps_is_error() -> None:
     assert desk(None).get_access_token({"oauthAppRef": REF}).error.code == "oauthAppNotFound"

@@ -23,7 +23,7 @@ spec: { entry: ./log.py, config: { level: 1 } }
 """
 
 
-def test_extensions_have_the_config_that_the_agent_gives_them(tmp_path: Path) -> None:
+def test_extensions_have_config_given_by_agent(tmp_path: Path) -> None:
     files = {"goondan.yaml": BUNDLE, "log.py": "def register(api): pass\n"}
     bundle = load_bundle(write(tmp_path, files))
 

@@ -6,7 +6,7 @@ from workers.v1.conversions import v1_call
 from workers.v1.views import V1Conversation
 
 
-def test_what_the_model_said_stays_as_it_was_when_a_function_changes_arguments_in_place() -> None:
+def test_models_message_survives_in_place_argument_changes() -> None:
     call = new_call("coder", "counter.add", {"n": 1, "by": [1]}, {"tool_call_id": "c1"})
     conversation = V1Conversation(TurnHistory(), call)
     said, asked, [pending] = conversation.llm_result(), v1_call(call), conversation.pending_calls()

@@ -24,7 +24,7 @@ def here(tmp_path: Path) -> Iterator[Gallery]:
 
 @pytest.mark.requirement("v1.tool-context", "v1.turn")
 @pytest.mark.parametrize("tool", ["look.around", "look.ahead"])
-def test_a_handler_plain_or_async_sees_whom_and_what_it_works_for(here: Gallery, tool: str) -> None:
+def test_any_handler_sees_its_agent_turn_and_origin(here: Gallery, tool: str) -> None:
     result = here.call(tool, {}, instance_key="issue-42", turn_id="t1", auth=AUTH, origin=ORIGIN)
     seen, meta = result.output, result.meta
 
@@ -37,23 +37,23 @@ def test_a_handler_plain_or_async_sees_whom_and_what_it_works_for(here: Gallery,
     assert seen["turn"]["metadata"] == {"traceId": meta.trace_id, "correlationId": meta.correlation_id}
 
 
-def test_a_handler_hears_what_it_emits_once_if_it_likes(here: Gallery) -> None:
+def test_handler_may_hear_its_own_event_once(here: Gallery) -> None:
     assert here.call("look.around").output["heard"] == [{"by": "looker"}]
 
 
-def test_what_a_handler_listens_to_ends_with_its_run(here: Gallery) -> None:
+def test_listeners_of_handler_end_with_its_run(here: Gallery) -> None:
     first, second = (here.call("look.around").output["everHeard"] for _ in range(2))
     assert second == first + 1
 
 
-def test_a_handlers_logger_takes_values_beside_its_text(here: Gallery) -> None:
+def test_handlers_logger_takes_values_beside_its_text(here: Gallery) -> None:
     with capture_logs() as logs:
         here.call("look.around", {"at": 1}, tool_call_id="c1")
     [line] = [line for line in logs if line["event"] == "looking"]
     assert (line["values"], line["tool_call_id"]) == ([{"at": 1}, 5], "c1")
 
 
-def test_a_handler_may_use_what_handlers_of_today_may(here: Gallery) -> None:
+def test_older_handler_may_use_features_of_current_handlers(here: Gallery) -> None:
     seen = here.call("look.out", {}, tool_call_id="c1").output
 
     assert seen["id"] == "c1"
@@ -62,12 +62,12 @@ def test_a_handler_may_use_what_handlers_of_today_may(here: Gallery) -> None:
     assert (seen["async"]["handle"], seen["async"]["output"]) == ("job-1", {"half": "done"})
 
 
-def test_a_tool_of_today_in_the_same_agent_keeps_its_own_context(here: Gallery) -> None:
+def test_current_tool_in_agent_keeps_own_context(here: Gallery) -> None:
     assert here.call("kettle__boil").output == {"oauth": False, "swarmBundle": False, "at": AGENT}
 
 
 @pytest.mark.requirement("v1.catalog-item")
-def test_the_catalog_tells_where_each_tool_comes_from(here: Gallery) -> None:
+def test_catalog_tells_where_each_tool_comes_from(here: Gallery) -> None:
     item = {"name": "weather__get", "source": {"type": "extension", "name": "weather"}}
     added = dynamic_tool(item, lambda ctx, input: None, None, extension="weather", entry_path=Path("w.py"))
     here.registry.dynamic.add(AGENT, added)
@@ -82,7 +82,7 @@ def test_the_catalog_tells_where_each_tool_comes_from(here: Gallery) -> None:
 
 
 @pytest.mark.requirement("v1.turn")
-def test_the_turn_has_the_messages_and_results_that_are_kept_of_it(here: Gallery) -> None:
+def test_turn_has_its_kept_messages_and_results(here: Gallery) -> None:
     first = here.step(0, {"role": "user", "content": "What is 1 + 2?"})
     added = new_call(AGENT, "calc.add", {"a": 1, "b": 2}, of_turn(first.id, "c1"))
     burst = new_call(AGENT, "kettle__burst", {}, of_turn(first.id, "c2"))
@@ -112,7 +112,7 @@ def test_the_turn_has_the_messages_and_results_that_are_kept_of_it(here: Gallery
 
 
 @pytest.mark.requirement("v1.step")
-def test_the_step_has_its_index_what_the_model_said_and_the_calls_in_progress(here: Gallery) -> None:
+def test_step_has_index_models_message_and_ongoing_calls(here: Gallery) -> None:
     step = here.step(0)
     done, going_on = (new_call(AGENT, "calc.add", {"a": 1, "b": 1}, of_turn(step.id, name)) for name in "ab")
     here.keep(step, (done, here.run(done)), (going_on, None))
@@ -137,7 +137,7 @@ def test_the_step_has_its_index_what_the_model_said_and_the_calls_in_progress(he
 
 @pytest.mark.requirement("v1.step", "v1.turn")
 @pytest.mark.parametrize("begins", ["before the others", "after the others"])
-def test_each_call_of_one_answer_sees_all_of_them_whenever_it_begins(here: Gallery, begins: str) -> None:
+def test_each_call_sees_its_answers_calls_whenever_begun(here: Gallery, begins: str) -> None:
     step = here.step(0)
     said = {"role": "assistant", "content": "I add.", "toolCalls": [
         {"id": name, "name": "look.ahead", "arguments": {}} for name in "abc"
@@ -158,7 +158,7 @@ def test_each_call_of_one_answer_sees_all_of_them_whenever_it_begins(here: Galle
 
 
 @pytest.mark.requirement("v1.turn", "result.tool-call-id")
-def test_messages_of_a_turn_have_the_models_id_of_a_later_step_again(here: Gallery) -> None:
+def test_turn_messages_restore_models_own_call_ids(here: Gallery) -> None:
     first, second = (
         here.step(0),
         here.step(1, message={"role": "tool", "tool_call_id": "call_1", "content": "2"}),
@@ -188,7 +188,7 @@ def test_messages_of_a_turn_have_the_models_id_of_a_later_step_again(here: Galle
 
 
 @pytest.mark.requirement("v1.error-in-output")
-def test_an_error_stands_in_the_output_of_older_tools_as_well(here: Gallery) -> None:
+def test_error_also_stands_in_older_tools_output(here: Gallery) -> None:
     failed, of_today = here.call("look.hard"), here.call("kettle__burst")
 
     assert failed.error is not None
@@ -204,7 +204,7 @@ def test_an_error_stands_in_the_output_of_older_tools_as_well(here: Gallery) -> 
 
 
 @pytest.mark.requirement("v1.error-in-output")
-def test_the_error_of_a_dotted_name_that_the_catalog_lacks_stands_in_the_output_too(here: Gallery) -> None:
+def test_uncatalogued_dotted_names_error_is_also_in_output(here: Gallery) -> None:
     dotted, of_today, bare = (here.call(name) for name in ("look.nowhere", "look__nowhere", "nowhere"))
 
     assert dotted.output["error"]["code"] == "E_TOOL_NOT_IN_CATALOG"

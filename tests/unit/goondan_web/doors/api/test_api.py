@@ -32,7 +32,7 @@ def page(rows: list[tuple[int, str]], limit: int, cursor: str | None = None) -> 
     return page_of(rows, asked, place=lambda row: row, shown=lambda row: Done(id=row[1]))
 
 
-def test_pages_have_every_row_once_although_rows_come_and_go() -> None:
+def test_pages_show_every_row_once_despite_changes() -> None:
     rows = [(number // 2, f"r{number}") for number in range(7)]
 
     first = page(rows, 3)
@@ -147,7 +147,7 @@ def test_operations_are_for_tokens_with_their_scope(path: str, allowed: set[str]
     assert set(answers.values()) <= {403, 404, 409}
 
 
-def test_approver_decides_in_the_name_of_the_token() -> None:
+def test_approver_decides_in_name_of_token() -> None:
     client = Recorded()
     served, decision = http(client), {"decision": "approve", "args": {"n": 2}}
 
@@ -174,7 +174,7 @@ def test_approver_decides_in_the_name_of_the_token() -> None:
         ({"subjects": {"user": "U2"}}, {"lead", "reader", "admin"}),
     ],
 )
-def test_callers_may_read_what_was_begun_for_their_user(auth: Any, allowed: set[str]) -> None:
+def test_callers_may_read_calls_of_their_user(auth: Any, allowed: set[str]) -> None:
     client = Recorded()
     client.auth, served = auth, http(client)
 
@@ -198,7 +198,7 @@ def test_callers_may_read_what_was_begun_for_their_user(auth: Any, allowed: set[
         ({"subjects": {"user": "U2"}}, {"lead", "admin"}),
     ],
 )
-def test_callers_end_and_complete_only_what_they_may_read(path: str, auth: Any, allowed: set[str]) -> None:
+def test_callers_end_and_complete_only_readable_calls(path: str, auth: Any, allowed: set[str]) -> None:
     client = Recorded()
     client.auth, served = auth, http(client)
     body: dict[str, Any] = {"error": {"message": "no"}} if path == "fail" else {}
@@ -213,7 +213,7 @@ def test_callers_end_and_complete_only_what_they_may_read(path: str, auth: Any, 
     assert {answers[token] for token in TOKENS.keys() - allowed - {"ann", "reader"}} <= {404}
 
 
-def test_id_of_another_is_refused_as_an_unknown_one() -> None:
+def test_foreign_call_id_is_refused_like_unknown_id() -> None:
     client = Recorded()
     client.auth, served = {"subjects": {"user": "U2"}}, http(client)
 
@@ -243,7 +243,7 @@ def test_id_of_another_is_refused_as_an_unknown_one() -> None:
         (FilePart(b"", 2, 4, 7, 1), b"ab"),
     ],
 )
-def test_file_that_is_replaced_or_cut_while_it_is_read_is_not_mixed(later: FilePart, shown: bytes) -> None:
+def test_reading_replaced_or_cut_file_mixes_nothing(later: FilePart, shown: bytes) -> None:
     client = Recorded()
     client.parts = [FilePart(b"a", 0, 4, 7, 1), FilePart(b"ab", 0, 4, 7, 1), later]
     head = {"Authorization": "Bearer reader"}
@@ -263,7 +263,7 @@ def test_file_that_is_replaced_or_cut_while_it_is_read_is_not_mixed(later: FileP
     ],
 )
 @pytest.mark.parametrize("make", [openai_door, api_door])
-def test_body_that_is_not_plain_json_is_refused_at_every_door(make: Any, headers: dict[str, str]) -> None:
+def test_every_door_refuses_non_plain_json_body(make: Any, headers: dict[str, str]) -> None:
     settings = Settings.load()
     app = make_application([make(cast(AsyncClient, Recorded()), settings)], settings, "127.0.0.1")
     path = "/v1/responses" if make is openai_door else "/v1/agents/a/turns"
@@ -273,7 +273,7 @@ def test_body_that_is_not_plain_json_is_refused_at_every_door(make: Any, headers
     assert (answer.status_code, answer.json()["error"]["code"]) == (415, "E_REQUEST")
 
 
-def test_call_has_the_user_of_its_token_and_only_an_admin_chooses_another() -> None:
+def test_call_has_tokens_user_unless_admin_chooses() -> None:
     client = Recorded()
     served, other = http(client), {"subjects": {"user": "U2"}}
 
@@ -287,7 +287,7 @@ def test_call_has_the_user_of_its_token_and_only_an_admin_chooses_another() -> N
     assert [fields["auth"] for fields in client.begun] == [{"subjects": {"user": "U1"}}, None, other] * 2
 
 
-def test_callers_do_not_share_the_calls_of_an_idempotency_key() -> None:
+def test_callers_do_not_share_calls_of_idempotency_key() -> None:
     client = Recorded()
     served = http(client)
 
@@ -307,7 +307,7 @@ def test_callers_do_not_share_the_calls_of_an_idempotency_key() -> None:
         ("/v1/agents/a/turns?wiat=3", b"{}", "query is not valid: wiat: is unknown", "Correct the request"),
     ],
 )
-def test_faults_of_a_request_name_the_field_and_what_to_do(
+def test_request_faults_name_field_and_suggestion(
     path: str, body: bytes, message: str, suggestion: str
 ) -> None:
     headers = {"Authorization": "Bearer admin", "Content-Type": "application/json"}
@@ -320,7 +320,7 @@ def test_faults_of_a_request_name_the_field_and_what_to_do(
     assert suggestion in error["suggestion"]
 
 
-def test_body_that_only_adds_to_what_is_asked_may_be_left_out() -> None:
+def test_supplementary_body_may_be_left_out() -> None:
     client, admin = Recorded(), {"Authorization": "Bearer admin"}
     served = http(client)
 
@@ -335,7 +335,7 @@ def test_body_that_only_adds_to_what_is_asked_may_be_left_out() -> None:
     assert client.begun == [{"paused": ("coder", None, "", "")}, {"paused": ("coder", "a__b", "late", "")}]
 
 
-def test_users_that_a_proxy_names_do_not_share_idempotency_keys() -> None:
+def test_proxy_users_do_not_share_idempotency_keys() -> None:
     client = Recorded()
     served = http(client, http_user_header="X-User", http_trusted_proxies="10.0.0.7")
 
@@ -348,7 +348,7 @@ def test_users_that_a_proxy_names_do_not_share_idempotency_keys() -> None:
     assert len({first, other, odd}) == 3
 
 
-def test_document_has_each_operation_once_with_a_scope_and_its_errors() -> None:
+def test_document_lists_operations_once_with_scope_and_errors() -> None:
     client = cast(AsyncClient, None)
     table = operations_of(client, Waits(client))
 
@@ -369,7 +369,7 @@ def test_document_has_each_operation_once_with_a_scope_and_its_errors() -> None:
     assert all({"400", "401", "403", "500", "503"} <= set(one["responses"]) for one in found.values())
 
 
-def test_document_has_each_type_once_and_says_what_is_always_there() -> None:
+def test_document_lists_types_once_with_required_fields() -> None:
     client = cast(AsyncClient, None)
 
     types = document(operations_of(client, Waits(client)))["components"]["schemas"]
@@ -381,7 +381,7 @@ def test_document_has_each_type_once_and_says_what_is_always_there() -> None:
     assert types["CallView"]["properties"]["status"]["enum"][-2:] == ["done", "dead"]
 
 
-def test_page_of_a_named_origin_learns_that_it_may_ask() -> None:
+def test_page_of_named_origin_gets_preflight_permission() -> None:
     settings = Settings.load(http_origins="https://app.example", http_token="t0ken")
     app = make_application([api_door(cast(AsyncClient, Recorded()), settings)], settings, "127.0.0.1")
     asks = {"Origin": "https://app.example", "Access-Control-Request-Method": "DELETE"}

@@ -71,7 +71,7 @@ def test_event_is_one_frame_whatever_its_text() -> None:
     ("question", "after"),
     [(asked(), None), (asked("5-0.1"), "5-0.1"), (asked("5-0.1", "7-0.2"), "7-0.2")],
 )
-def test_stream_begins_after_the_last_event_that_came(question: Asked, after: str | None) -> None:
+def test_stream_begins_after_last_event_that_came(question: Asked, after: str | None) -> None:
     async def run() -> list[bytes]:
         client = Followed()
         client.coming.put_nowait(delta("a", "8-0.1"))
@@ -83,14 +83,14 @@ def test_stream_begins_after_the_last_event_that_came(question: Asked, after: st
     assert asyncio.run(run()) == [b"retry: 1000\n\n", frame_of(delta("a", "8-0.1"))]
 
 
-def test_place_that_is_none_is_refused_before_the_stream_begins() -> None:
+def test_invalid_cursor_is_refused_before_stream_begins() -> None:
     client = Followed()
 
     with pytest.raises(ToolInputValidationError, match="cursor"):
         asyncio.run(event_stream(cast(AsyncClient, client), waits_of(client), asked("x")))
 
 
-def test_silence_is_broken_by_comments_and_the_server_ends_the_stream(
+def test_silent_stream_gets_comments_until_server_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(events, "streamed", partial(streamed, quiet_seconds=0.01))
@@ -108,7 +108,7 @@ def test_silence_is_broken_by_comments_and_the_server_ends_the_stream(
     assert asyncio.run(run())[:3] == [b"retry: 1000\n\n", b":\n\n", b":\n\n"]
 
 
-def test_client_that_leaves_ends_the_following() -> None:
+def test_client_that_leaves_ends_following() -> None:
     async def run() -> bool:
         client = Followed()
         frames: Any = stream(client, waits_of(client), asked())
@@ -124,7 +124,7 @@ def test_client_that_leaves_ends_the_following() -> None:
     assert asyncio.run(run())
 
 
-def test_error_of_a_begun_stream_ends_it() -> None:
+def test_error_in_begun_stream_ends_it() -> None:
     async def run() -> list[bytes]:
         client = Followed()
         client.coming.put_nowait(CallNotFoundError())

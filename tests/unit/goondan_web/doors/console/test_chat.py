@@ -30,7 +30,7 @@ def answer(value: Any, name: str = "call_1", kind: str = "json") -> dict[str, An
     }
 
 
-def test_answer_of_a_tool_stands_with_its_call_although_its_name_comes_again() -> None:
+def test_tool_answer_joins_call_despite_repeated_name() -> None:
     messages = [
         message("m1", "assistant", {"type": "text", "text": "one"}, call("notes__find", {"n": 1})),
         message("msg-1", "tool", answer("first")),
@@ -52,17 +52,17 @@ def test_answer_of_a_tool_stands_with_its_call_although_its_name_comes_again() -
     assert second["parts"][0]["line"] == '{ "n": 2 }'
 
 
-def test_answer_whose_call_is_on_an_earlier_page_stands_alone() -> None:
+def test_answer_without_call_on_page_stands_alone() -> None:
     [shown] = shown_messages([message("msg-1", "tool", answer("found"))], [], "k")
     assert [(part["tool"], part["text"]) for part in shown["parts"]] == [("notes__find", "found")]
 
 
-def test_call_without_an_answer_has_no_state_of_its_own() -> None:
+def test_call_without_answer_has_no_state() -> None:
     [shown] = shown_messages([message("m1", "assistant", call("notes__find", None))], [], "k")
     assert (shown["parts"][0]["state"], shown["parts"][0]["text"]) == (None, None)
 
 
-def test_hand_off_leads_to_the_other_conversation() -> None:
+def test_hand_off_leads_to_other_conversation() -> None:
     given = ({"target": "billing"}, {"target": "Agent/a b", "instanceKey": "x/y"}, {"target": 5}, None)
     shown = [
         shown_messages([message("m", "assistant", call("agents__request", args))], [], "mine")[0]["parts"][0][
@@ -78,7 +78,7 @@ def test_hand_off_leads_to_the_other_conversation() -> None:
     ]
 
 
-def test_text_of_a_turn_has_its_last_two_steps_and_nothing_that_was_restarted() -> None:
+def test_turn_text_has_last_two_steps_without_restarts() -> None:
     text = TurnText()
     for step in range(3):
         assert text.take(TextDelta(step=step, text="**a", answer_id="x"))

@@ -31,7 +31,7 @@ def test_work_runs_from_left_to_right_through_layers() -> None:
         assert layout.paths[source, target].startswith(f"M{layout.nodes[source][0] + WIDTH},")
 
 
-def test_a_cycle_is_cut_where_it_closes_and_its_last_edge_runs_back_below() -> None:
+def test_closing_edge_of_cycle_runs_back_below() -> None:
     layout = layout_of(["a", "b", "c"], [("a", "b"), ("b", "c"), ("c", "a"), ("b", "b")])
     assert columns(layout) == [["a"], ["b"], ["c"]]
     path = layout.paths["c", "a"]
@@ -48,14 +48,14 @@ def test_agents_without_hand_offs_stand_below_in_rows() -> None:
     assert not overlaps(layout)
 
 
-def test_neighbours_are_ordered_so_that_their_edges_do_not_cross() -> None:
+def test_neighbours_are_ordered_to_avoid_crossing_edges() -> None:
     names = ["top", "bottom", "of-bottom", "of-top"]
     layout = layout_of(names, [("top", "of-top"), ("bottom", "of-bottom")])
     left, right = columns(layout)
     assert [f"of-{name}" for name in left] == right
 
 
-def test_a_layer_with_many_agents_takes_several_columns() -> None:
+def test_layer_with_many_agents_takes_several_columns() -> None:
     names = ["client", *(f"a{number:02d}" for number in range(59))]
     layout = layout_of(names, [("client", name) for name in names[1:]])
     assert [len(column) for column in columns(layout)] == [1, 10, 10, 10, 10, 10, 9]
@@ -63,7 +63,7 @@ def test_a_layer_with_many_agents_takes_several_columns() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_graph_has_a_place_for_each_node_and_a_path_for_each_edge(seed: int) -> None:
+def test_any_graph_places_nodes_and_draws_edges(seed: int) -> None:
     chance = random.Random(seed)
     names = [f"a{number}" for number in range(chance.randrange(1, 61))]
     edges: list[Pair] = [(chance.choice(names), chance.choice(names)) for _ in range(chance.randrange(150))]
@@ -77,5 +77,5 @@ def test_any_graph_has_a_place_for_each_node_and_a_path_for_each_edge(seed: int)
     assert layout == layout_of(names, [*edges, ("unknown", names[0])])
 
 
-def test_no_agents_make_an_empty_drawing() -> None:
+def test_no_agents_make_empty_drawing() -> None:
     assert layout_of([], []).nodes == {}

@@ -39,7 +39,7 @@ async def first(texts: AsyncGenerator[str], count: int) -> list[str]:
         return [await anext(texts) for _ in range(count)]
 
 
-def test_an_outage_keeps_no_look_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_keeps_no_look_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time for which a look has waited in vain was none of Redis: it is followed by no long rest."""
     monkeypatch.setattr(looks, "SHARE", 1e-3)
     page = Page(BrokerUnreachableError(), "back")
@@ -53,7 +53,7 @@ def test_an_outage_keeps_no_look_waiting(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == ["back"]
 
 
-def test_all_who_follow_a_page_share_one_look() -> None:
+def test_all_followers_of_page_share_one_look() -> None:
     async def scenario() -> None:
         shared, page = Looks(), Page()
         others = [first(shared.followed("calls", page), 3) for _ in range(20)]
@@ -64,7 +64,7 @@ def test_all_who_follow_a_page_share_one_look() -> None:
     asyncio.run(scenario())
 
 
-def test_follower_who_comes_later_has_the_page_at_once_and_no_look_goes_on_without_any() -> None:
+def test_late_follower_gets_page_and_looks_end_without_followers() -> None:
     async def scenario() -> None:
         shared, page = Looks(), Page("same")
         async with aclosing(shared.followed("calls", page)) as early:
@@ -82,7 +82,7 @@ def test_follower_who_comes_later_has_the_page_at_once_and_no_look_goes_on_witho
     asyncio.run(scenario())
 
 
-def test_page_is_sent_when_it_has_changed_and_now_and_then_as_it_is() -> None:
+def test_page_is_sent_changed_and_occasionally_unchanged() -> None:
     async def scenario() -> None:
         page = Page("a", "a", "b")
         assert await asyncio.wait_for(first(Looks().followed("x", page), 3), PATIENCE) == ["a", "b", "b"]
@@ -91,7 +91,7 @@ def test_page_is_sent_when_it_has_changed_and_now_and_then_as_it_is() -> None:
     asyncio.run(scenario())
 
 
-def test_page_stays_while_redis_is_away_and_ends_when_it_is_gone() -> None:
+def test_page_outlasts_outage_and_ends_when_gone() -> None:
     async def scenario() -> list[str]:
         page = Page("a", BrokerUnreachableError("away"), None, "b", CallNotFoundError("gone"))
         async with aclosing(Looks().followed("x", page)) as texts:
@@ -100,7 +100,7 @@ def test_page_stays_while_redis_is_away_and_ends_when_it_is_gone() -> None:
     assert asyncio.run(asyncio.wait_for(scenario(), PATIENCE)) == ["a", "b"]
 
 
-def test_looks_take_their_share_of_the_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_take_their_share_of_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Expensive pages come later: their looks rest for as long as the share asks for."""
     rests: list[float] = []
     sleep = asyncio.sleep

@@ -43,7 +43,7 @@ def test_usual_markdown_is_html() -> None:
         "**a\x1b[31m\u202eb**",
     ],
 )
-def test_nothing_of_a_text_runs_or_leads_to_this_console(text: str) -> None:
+def test_text_neither_runs_nor_links_to_console(text: str) -> None:
     shown = str(markdown(text))
 
     tags = re.findall(r"<[^>]*>", shown)
@@ -55,7 +55,7 @@ def test_nothing_of_a_text_runs_or_leads_to_this_console(text: str) -> None:
     assert not {"\x1b", "\u202e"} & set(shown)
 
 
-def test_links_lead_to_http_without_a_referrer_and_images_are_not_loaded() -> None:
+def test_links_send_no_referrer_images_become_links() -> None:
     shown = markdown(
         "[a](https://e.example/x) ![A *cat*](http://e.example/cat.png) ![](https://e.example/b.png)"
     )

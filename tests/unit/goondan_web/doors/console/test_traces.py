@@ -42,7 +42,7 @@ TURN = trace(
 )
 
 
-def test_end_of_a_trace_waited_for_the_last_calls_one_before_the_other() -> None:
+def test_critical_path_holds_calls_delaying_trace_end() -> None:
     assert critical_path(TURN) == {"turn", "model-1", "slow", "inner", "model-2"}
 
 
@@ -50,7 +50,7 @@ def test_trace_without_calls_has_no_critical_path() -> None:
     assert critical_path(trace()) == set()
 
 
-def test_folded_call_leaves_out_what_it_has_caused() -> None:
+def test_folded_call_hides_calls_it_caused() -> None:
     def names(*folded: str) -> list[str]:
         return [one.id for one in _visible(TURN.nodes, set(folded))]
 
@@ -59,7 +59,7 @@ def test_folded_call_leaves_out_what_it_has_caused() -> None:
     assert names("turn", "slow") == ["turn", "later"]
 
 
-def test_waits_and_runs_are_told_apart() -> None:
+def test_kinds_of_waits_and_runs_are_distinguished() -> None:
     shown = trace(
         node("a", 0, 0, 10, None, state="waiting", waiting_for="notes.find"),
         node("b", 0, 0, 10, None, state="pending", awaits="approval"),
@@ -77,7 +77,7 @@ def test_waits_and_runs_are_told_apart() -> None:
     ]
 
 
-def test_links_fold_and_unfold_one_call_and_keep_the_others() -> None:
+def test_link_toggles_folding_of_one_call_only() -> None:
     rows = {row["node"].id: row["folding"] for row in _rows(TURN, TURN.nodes, ["slow", "x"])}
     assert rows["quick"] is None
     assert rows["slow"] == {"isFolded": True, "address": "/console/traces/c?fold=x"}

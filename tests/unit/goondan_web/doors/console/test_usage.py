@@ -42,13 +42,13 @@ def html(found: Shown) -> str:
     return rendered(found, Frame(NOBODY, "/console/usage"))
 
 
-def test_rows_of_several_users_or_of_a_shortened_name_have_no_list() -> None:
+def test_merged_or_shortened_users_have_no_call_list() -> None:
     rows = [Usage(day=TODAY, user=user, calls=1) for user in (OTHER, "u" * LONGEST_USER, "ann")]
     groups = {one["name"]: one["callsAt"] for one in shown(rows, by="user").data["groups"]}
     assert groups == {OTHER: None, "u" * LONGEST_USER: None, "ann": "/console/calls?subject=ann"}
 
 
-def test_days_and_groups_are_summed_and_link_to_what_is_behind() -> None:
+def test_summed_days_and_groups_link_to_details() -> None:
     rows = [
         Usage(day="2026-02-01", agent="coder", calls=4, requests=1, input=100, output=10),
         Usage(day=TODAY, agent="coder", calls=1),
@@ -67,7 +67,7 @@ def test_days_and_groups_are_summed_and_link_to_what_is_behind() -> None:
     assert shown(rows, day=TODAY).data["groups"][1]["callsAt"] == "/console/calls?agent=coder"
 
 
-def test_what_users_and_models_used_leads_to_their_calls() -> None:
+def test_user_and_model_usage_links_to_calls() -> None:
     rows = [Usage(day=TODAY, user="ann & bo", calls=2, requests=1), Usage(day=TODAY, user="", calls=1)]
     [ann, nobody] = shown(rows, by="user").data["groups"]
     assert ann["callsAt"] == "/console/calls?subject=ann+%26+bo"
@@ -76,7 +76,7 @@ def test_what_users_and_models_used_leads_to_their_calls() -> None:
     assert (model["callsAt"], model["requestsAt"]) == (None, "/console/calls?tool=goondan__model-large")
 
 
-def test_bars_stand_on_one_another_and_the_highest_takes_all_of_the_chart() -> None:
+def test_bars_are_stacked_and_highest_fills_chart() -> None:
     rows = [Usage(day=TODAY, agent="a", input=75, output=25), Usage(day="2026-02-01", agent="a", input=50)]
     chart = shown(rows, days="1").data["tokens"]
     assert chart["most"] == 100
@@ -86,7 +86,7 @@ def test_bars_stand_on_one_another_and_the_highest_takes_all_of_the_chart() -> N
     }
 
 
-def test_names_of_users_stay_text_and_a_group_that_is_unknown_is_refused() -> None:
+def test_user_names_are_escaped_unknown_group_is_refused() -> None:
     text = html(
         shown([Usage(day=TODAY, user=HOSTILE, calls=1), Usage(day=TODAY, user="", calls=1)], by="user")
     )
@@ -98,7 +98,7 @@ def test_names_of_users_stay_text_and_a_group_that_is_unknown_is_refused() -> No
 
 
 @pytest.mark.parametrize("by", ["agent", "user"])
-def test_the_page_stays_small_with_many_days_and_names(by: str) -> None:
+def test_page_stays_small_with_many_days_and_names(by: str) -> None:
     rows = [
         Usage.from_wire(
             {"day": day_of(wall_clock() - age * 86_400_000), by: f"{'x' * 60}-{number}", "calls": 9_999_999}
@@ -125,7 +125,7 @@ def handoffs(*edges: tuple[str, str, int, int]) -> Handoffs:
     return Handoffs(since="2026-02-01T09:00:00.000Z", seconds=5_400, edges=counts)
 
 
-def test_nodes_show_what_runs_and_waits_and_edges_their_rate_and_failures() -> None:
+def test_nodes_show_load_edges_rate_and_failures() -> None:
     statuses = [status_of(name) for name in ("lead", "coder", "idle")]
     graph = graph_of(
         statuses, handoffs(("client", "lead", 30, 0), ("lead", "coder", 12, 3), ("lead", "gone", 1, 1))
@@ -139,7 +139,7 @@ def test_nodes_show_what_runs_and_waits_and_edges_their_rate_and_failures() -> N
     assert edge["address"] == "/console/calls?agent=coder&tool=goondan__%5Bde%5D%5Bev%5D%2A"
 
 
-def test_a_graph_of_many_agents_has_those_with_the_most_hand_offs() -> None:
+def test_large_graph_keeps_agents_with_most_handoffs() -> None:
     statuses = [status_of(f"a{number:03d}") for number in range(80)]
     edges = [(f"a{number:03d}", f"a{number + 1:03d}", 100 - number, 0) for number in range(79)]
     graph = graph_of(statuses, handoffs(*edges))

@@ -30,7 +30,7 @@ SHOWN_A, SHOWN_B = ({"name": name, "token": "***"} for name in "ab")
         ([{"note": "*** stars", **A}], [{"note": "*** star", **SHOWN_A}], [{"note": "*** star", **A}]),
     ],
 )
-def test_an_item_of_a_list_keeps_its_own_secret(args: Any, edited: Any, meant: Any) -> None:
+def test_item_of_list_keeps_its_own_secret(args: Any, edited: Any, meant: Any) -> None:
     form = editable({"all": args})
     assert form is not None
     assert "secret of" not in form
@@ -49,12 +49,12 @@ def test_an_item_of_a_list_keeps_its_own_secret(args: Any, edited: Any, meant: A
         ([A], [{**SHOWN_A, "***": 1}]),
     ],
 )
-def test_a_mask_that_may_stand_for_another_secret_is_refused(args: Any, edited: Any) -> None:
+def test_ambiguous_secret_mask_is_refused(args: Any, edited: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="several may be meant"):
         restored({"all": edited}, {"all": args})
 
 
-def test_arguments_whose_names_are_masked_alike_have_no_form() -> None:
+def test_identically_masked_argument_names_have_no_form() -> None:
     KNOWN_SECRETS.add("name-of-secret-1")
     KNOWN_SECRETS.add("name-of-secret-2")
     args = {"deep": [{"name-of-secret-1": 1, "name-of-secret-2": 2, "x": 3}], "y": 4}

@@ -37,7 +37,7 @@ def run(*events: TurnEvent | RunOver) -> list[JsonObject]:
     return made
 
 
-def test_text_is_one_message_of_deltas_in_a_step() -> None:
+def test_text_is_one_message_of_deltas_in_step() -> None:
     events = run(text("Good "), text("day"), ended("Good day"), RunOver("Good day"))
     assert shown(events, "delta", "result") == [
         STARTED,
@@ -52,7 +52,7 @@ def test_text_is_one_message_of_deltas_in_a_step() -> None:
     assert len({event["messageId"] for event in events if "messageId" in event}) == 1
 
 
-def test_an_answer_that_was_not_streamed_is_a_message_of_its_own() -> None:
+def test_unstreamed_answer_is_separate_message() -> None:
     events = run(ended({"total": 3}), RunOver({"total": 3}))
     assert shown(events, "delta", "result") == [
         STARTED,
@@ -64,11 +64,11 @@ def test_an_answer_that_was_not_streamed_is_a_message_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("response", [None, ""])
-def test_an_empty_answer_is_no_message(response: str | None) -> None:
+def test_empty_answer_is_no_message(response: str | None) -> None:
     assert shown(run(ended(response), RunOver(response))) == [STARTED, ("RUN_FINISHED",)]
 
 
-def test_text_before_a_call_does_not_stand_for_the_answer() -> None:
+def test_text_before_call_does_not_stand_for_answer() -> None:
     events = run(text("I look."), CALLED, answered(output=1), ended("It is 1."), RunOver("It is 1."))
     assert [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"] == [
         "I look.",
@@ -94,7 +94,7 @@ def test_reasoning_and_text_are_separate_messages() -> None:
     ]
 
 
-def test_a_call_has_its_arguments_and_its_result() -> None:
+def test_call_has_its_arguments_and_its_result() -> None:
     events = run(CALLED, answered(output={"wiped": True}), RunOver())
     assert shown(events, "toolCallId", "toolCallName", "delta", "content")[2:6] == [
         ("TOOL_CALL_START", "c-1", "disk__wipe"),
@@ -104,16 +104,16 @@ def test_a_call_has_its_arguments_and_its_result() -> None:
     ]
 
 
-def test_the_result_of_a_failed_call_is_its_error() -> None:
+def test_result_of_failed_call_is_its_error() -> None:
     [result] = [event for event in run(answered("error", error=BROKEN)) if "content" in event]
     assert '"code":"E_TOOL"' in result["content"]
 
 
-def test_an_interim_result_is_none() -> None:
+def test_interim_result_is_none() -> None:
     assert shown(run(answered("pending", awaits="completion"))) == [STARTED]
 
 
-def test_a_void_answer_ends_and_the_next_is_another_message() -> None:
+def test_void_answer_ends_and_next_is_another_message() -> None:
     events = run(text("Goo"), restarted(), text("Bad", answer="b"), RunOver("Bad"))
     kinds = [kind for kind, *_ in shown(events)]
     assert kinds[2:8] == [
@@ -132,12 +132,12 @@ def test_a_void_answer_ends_and_the_next_is_another_message() -> None:
     assert events[6]["messageId"] != events[2]["messageId"]
 
 
-def test_a_message_has_the_same_id_when_the_run_is_read_again() -> None:
+def test_rereading_run_keeps_message_ids() -> None:
     script = (thought("a"), text("b"), text("c", step=1), ended("c"), RunOver("c"))
     assert run(*script) == run(*script)
 
 
-def test_calls_that_wait_for_approvals_interrupt_the_run() -> None:
+def test_calls_that_wait_for_approvals_interrupt_run() -> None:
     last = run(CALLED, answered("pending", awaits="approval"), RunOver(held=[HELD]))[-1]
     [interrupt] = last["outcome"]["interrupts"]
     assert last["outcome"]["type"] == "interrupt"
@@ -148,21 +148,21 @@ def test_calls_that_wait_for_approvals_interrupt_the_run() -> None:
     )
 
 
-def test_a_failed_run_ends_with_its_error() -> None:
+def test_failed_run_ends_with_its_error() -> None:
     events = run(text("I"), ended(error=BROKEN), RunOver(error=BROKEN))
     assert shown(events, "code", "message")[-2:] == [STEP_OVER, ("RUN_ERROR", "E_TOOL", "The disk is full.")]
 
 
-def test_a_cancelled_run_ends_as_cancelled() -> None:
+def test_cancelled_run_ends_as_cancelled() -> None:
     assert run(ended(error=CANCELLED), RunOver(error=CANCELLED))[-1]["outcome"] == {"type": "cancelled"}
 
 
-def test_progress_is_a_custom_event() -> None:
+def test_progress_is_custom_event() -> None:
     progress = run(progressed("half"))[1]
     assert (progress["name"], progress["value"]["message"]) == ("goondan.progress", "half")
 
 
-def test_output_of_a_tool_is_custom_events() -> None:
+def test_output_of_tool_is_custom_events() -> None:
     events = run(*EMITTED)[1:]
     names = ["tool_output", "tool_restart", "tool_output", "tool_output"]
     assert [(event["name"], event["value"]) for event in events] == [

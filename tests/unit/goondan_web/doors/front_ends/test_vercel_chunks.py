@@ -43,7 +43,7 @@ def test_reasoning_and_text_are_parts_of_deltas() -> None:
     ]
 
 
-def test_an_answer_that_was_not_streamed_is_a_part() -> None:
+def test_answer_that_was_not_streamed_is_part() -> None:
     assert shown(run(ended("Done."), RunOver("Done.")), *NAMES) == [
         STARTED,
         ("text-start",),
@@ -53,7 +53,7 @@ def test_an_answer_that_was_not_streamed_is_a_part() -> None:
     ]
 
 
-def test_a_call_has_its_input_and_its_output() -> None:
+def test_call_has_its_input_and_its_output() -> None:
     assert shown(run(CALLED, answered(output=[1]), RunOver()), *NAMES)[1:] == [
         ("tool-input-available", {"disk": "sda"}),
         ("tool-output-available", [1]),
@@ -61,17 +61,17 @@ def test_a_call_has_its_input_and_its_output() -> None:
     ]
 
 
-def test_a_failed_call_has_its_error() -> None:
+def test_failed_call_has_its_error() -> None:
     assert shown(run(answered("error", error=BROKEN)), *NAMES)[1:] == [
         ("tool-output-error", "E_TOOL: The disk is full.")
     ]
 
 
-def test_a_denied_call_is_shown_as_denied() -> None:
+def test_denied_call_is_shown_as_denied() -> None:
     assert shown(run(answered("error", error=DENIED)), *NAMES)[1:] == [("tool-output-denied",)]
 
 
-def test_calls_that_wait_for_approvals_are_asked_about_at_the_end() -> None:
+def test_approvals_of_waiting_calls_are_requested_last() -> None:
     chunks = run(CALLED, answered("pending", awaits="approval"), text("I wait.", 1), RunOver(held=[HELD]))
     assert shown(chunks, *NAMES)[-3:] == [
         ("text-end",),
@@ -80,17 +80,17 @@ def test_calls_that_wait_for_approvals_are_asked_about_at_the_end() -> None:
     ]
 
 
-def test_a_run_without_a_message_id_goes_on_with_the_message_of_the_page() -> None:
+def test_run_without_message_id_continues_page_message() -> None:
     assert mapped(UiChunks()) == [{"type": "start"}]
 
 
-def test_a_void_answer_ends_and_is_named() -> None:
+def test_void_answer_ends_and_is_named() -> None:
     chunks = run(text("Goo"), restarted(), text("Bad", answer="b"), RunOver("Bad"))
     assert chunks[4] == {"type": "data-void", "data": {"id": chunks[1]["id"]}, "transient": True}
     assert chunks[5]["id"] != chunks[1]["id"]
 
 
-def test_a_failed_run_ends_with_its_error() -> None:
+def test_failed_run_ends_with_its_error() -> None:
     assert shown(run(ended(error=BROKEN), RunOver(error=BROKEN)), *NAMES)[1:] == [
         ("error", "E_TOOL: The disk is full."),
         ("finish", "error"),
@@ -102,7 +102,7 @@ def test_progress_is_passed_on_and_not_kept() -> None:
     assert (chunk["type"], chunk["data"]["message"], chunk["transient"]) == ("data-progress", "half", True)
 
 
-def test_output_of_a_tool_is_passed_on_and_not_kept() -> None:
+def test_tool_output_is_passed_on_not_kept() -> None:
     chunks = run(*EMITTED)[1:]
     kinds = ["data-tool-output", "data-tool-restart", "data-tool-output", "data-tool-output"]
     assert [(chunk["type"], chunk["data"]) for chunk in chunks] == [*zip(kinds, OUTPUT, strict=True)]

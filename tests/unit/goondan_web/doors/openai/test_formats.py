@@ -45,7 +45,7 @@ def response(text: Any) -> AnswerFormat:
     return read({"model": "coder", "input": "where?", "text": text}, ResponseAsked)
 
 
-def test_schema_of_both_requests_is_that_of_the_answer() -> None:
+def test_schema_of_both_requests_is_that_of_answer() -> None:
     named = {"name": "place", "schema": CITY, "strict": True}
     asked = completion({"type": "json_schema", "json_schema": named})
     also = response({"format": {"type": "json_schema", **named}, "verbosity": "low"})
@@ -55,7 +55,7 @@ def test_schema_of_both_requests_is_that_of_the_answer() -> None:
     assert asked.shown() == {"type": "json_schema", "description": None, **named}
 
 
-def test_description_is_part_of_the_schema() -> None:
+def test_description_is_part_of_schema() -> None:
     named = {"name": "place", "schema": CITY, "description": "where it is"}
 
     asked = completion({"type": "json_schema", "json_schema": named})
@@ -134,14 +134,14 @@ def test_answer_with_schema_is_one_json_text() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "Seoul", None, 7])
-def test_answer_of_any_kind_is_json_where_the_schema_allows_it(answer: Any) -> None:
+def test_any_answer_is_json_where_schema_allows(answer: Any) -> None:
     [item] = answered(answer, {})[-1]["response"]["output"]
 
     assert serializer.decode(item["content"][0]["text"]) == answer
 
 
 @pytest.mark.parametrize("answer", ["It is in Seoul.", None, {}, {"city": 1}, '{"city": "Seoul"}'])
-def test_answer_that_does_not_fit_fails_the_response(answer: Any) -> None:
+def test_answer_that_does_not_fit_fails_response(answer: Any) -> None:
     last = answered(answer)[-1]
 
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")

@@ -57,7 +57,7 @@ LIVE: Sequence[TurnEvent] = [
 JOINED = [LIVE[0], text(0, "I look"), *LIVE[3:7], text(1, "It is ü."), LIVE[-1]]
 
 
-def test_tools_are_items_that_the_server_runs_between_texts() -> None:
+def test_tools_are_items_that_server_runs_between_texts() -> None:
     last = mapped(LIVE)[-1]
 
     assert last["type"] == "response.completed"
@@ -98,25 +98,25 @@ def outline(events: Iterable[JsonObject]) -> list[Any]:
     return shown
 
 
-def test_numbers_stay_the_same_when_pieces_are_joined() -> None:
+def test_numbers_stay_same_when_pieces_are_joined() -> None:
     assert outline(mapped(LIVE)) == outline(mapped(JOINED))
 
 
 @pytest.mark.parametrize("again", [LIVE, JOINED])
-def test_follower_that_is_cut_off_anywhere_gets_everything_once(again: Sequence[TurnEvent]) -> None:
+def test_follower_cut_off_anywhere_gets_everything_once(again: Sequence[TurnEvent]) -> None:
     live = mapped(LIVE)
     for cut in range(len(live) - 1):
         rest = later(mapped(again), live[cut]["sequence_number"])
         assert outline([*live[: cut + 1], *rest]) == outline(live)
 
 
-def test_last_event_comes_even_after_a_number_beyond_it() -> None:
+def test_last_event_comes_even_after_higher_number() -> None:
     [last] = later(mapped(LIVE), 10_000)
 
     assert (last["type"], last["sequence_number"]) == ("response.completed", 10_001)
 
 
-def test_void_answer_is_incomplete_and_not_in_the_output() -> None:
+def test_void_answer_is_incomplete_and_not_in_output() -> None:
     events = mapped(
         [text(0, "wro"), AnswerRestarted(step=0, answer_id="b"), text(0, "right"), ended("right")]
     )
@@ -136,7 +136,7 @@ def test_void_answer_is_incomplete_and_not_in_the_output() -> None:
         ([text(0, "Look"), CALL, ANSWER], "Found", ["Look", "Found"]),
     ],
 )
-def test_answer_that_no_model_wrote_is_a_message_of_its_own(
+def test_answer_no_model_wrote_is_separate_message(
     told: list[TurnEvent], response: Any, texts: list[str]
 ) -> None:
     output = mapped([*told, ended(response)])[-1]["response"]["output"]
@@ -145,7 +145,7 @@ def test_answer_that_no_model_wrote_is_a_message_of_its_own(
 
 
 @pytest.mark.parametrize(("code", "status"), [("E_TOOL_CANCELLED", "cancelled"), ("E_TOOL", "failed")])
-def test_turn_that_fails_is_a_failed_response_whose_open_calls_are_incomplete(code: str, status: str) -> None:
+def test_failed_turn_is_failed_response_with_incomplete_calls(code: str, status: str) -> None:
     error = ToolCallError(code=code, name="Error", message="no", suggestion="", help_url="")
     last = mapped([CALL, ended(error=error)])[-1]
 
@@ -154,7 +154,7 @@ def test_turn_that_fails_is_a_failed_response_whose_open_calls_are_incomplete(co
     assert response["output"][0]["status"] == "incomplete"
 
 
-def test_failed_tool_is_an_item_with_its_error() -> None:
+def test_failed_tool_is_item_with_its_error() -> None:
     error = ToolCallError(code="E_TOOL", name="Error", message="no", suggestion="", help_url="")
     answer = ANSWER.model_copy(update={"status": "error", "error": error})
 
@@ -163,7 +163,7 @@ def test_failed_tool_is_an_item_with_its_error() -> None:
     assert (call["status"], call["error"], call["output"]) == ("failed", "E_TOOL: no", None)
 
 
-def test_completion_has_the_texts_as_chunks_and_no_calls() -> None:
+def test_completion_has_texts_as_chunks_and_no_calls() -> None:
     completion = Completion(HEAD, has_usage=True)
     events = mapped(LIVE)
     chunks = [chunk for event in events for chunk in completion.chunks(event)]
@@ -176,6 +176,6 @@ def test_completion_has_the_texts_as_chunks_and_no_calls() -> None:
     assert completion.whole(events[-1]["response"])["choices"][0]["message"]["content"] == "It is ü."
 
 
-def test_what_a_tool_emits_has_no_event() -> None:
+def test_output_emitted_by_tool_has_no_event() -> None:
     output = ToolEmitted(tool_call_id="call_1", call_id="c-1", tool="disk__list", attempt=1, chunk="sda")
     assert list(ResponseEvents(HEAD).mapped(output)) == []

@@ -18,7 +18,7 @@ def run(*texts: str, program: str = "today", cursor: Any = None, first: int = 0)
     return ctx
 
 
-def test_line_is_a_message_of_an_instance_of_its_own() -> None:
+def test_line_is_message_of_instance_of_its_own() -> None:
     ctx = run("hello", "  ", "bye")
 
     assert [(event.id, event.name, event.instance_key) for event in ctx.events] == [
@@ -28,7 +28,7 @@ def test_line_is_a_message_of_an_instance_of_its_own() -> None:
     assert ctx.texts == ["hello", "bye"]
 
 
-def test_numbers_go_on_with_the_next_program() -> None:
+def test_numbers_go_on_with_next_program() -> None:
     first = run("one", "two")
     second = run("three", "", program="tomorrow", cursor=first.cursor.value)
     third = run("", "four", program="the day after", cursor=second.cursor.value)
@@ -36,7 +36,7 @@ def test_numbers_go_on_with_the_next_program() -> None:
     assert [event.instance_key for one in (second, third) for event in one.events] == ["cli:2", "cli:3"]
 
 
-def test_line_that_is_given_again_has_the_same_id_and_instance() -> None:
+def test_line_given_again_keeps_id_and_instance() -> None:
     first = run("one", "two")
     again = run("two", "three", cursor=first.cursor.value, first=1)
 
@@ -77,7 +77,7 @@ def test_refused_line_keeps_no_other_back() -> None:
     assert [event for event, _ in ctx.logger.lines] == ["cli.refused"]
 
 
-def test_line_that_cannot_be_handed_over_now_is_not_passed_over() -> None:
+def test_line_undeliverable_for_now_is_not_skipped() -> None:
     lines = [Line(text, number, "today") for number, text in enumerate(["one", "two"])]
     ctx = FakeContext(lines=lines, failure=TooManyWaitingError("The connector is ending."))
 

@@ -31,7 +31,7 @@ def run(at: str, until: str, cursor: Any = None, **config: str) -> FakeContext:
     return ctx
 
 
-def test_each_slot_is_an_event_with_the_slot_as_its_id() -> None:
+def test_each_slot_is_event_with_slot_id() -> None:
     ctx = run("2026-11-27T07:30", "2026-11-30T08:30", CRON="0 9 * * MON-FRI", TIME_ZONE="Europe/Berlin")
 
     friday, monday = ctx.events
@@ -45,7 +45,7 @@ def test_each_slot_is_an_event_with_the_slot_as_its_id() -> None:
     assert monday.id == "2026-11-30T08:00:00Z"
 
 
-def test_text_of_the_config_has_the_slot() -> None:
+def test_text_of_config_has_slot() -> None:
     ctx = run("2026-11-27T00:10", "2026-11-27T01:30", CRON="0 * * * *", TEXT="Report of {{slot}}.")
 
     assert ctx.texts == ["Report of 2026-11-27T01:00:00Z."]
@@ -59,9 +59,7 @@ def test_text_of_the_config_has_the_slot() -> None:
         ("skip", ["05:00"], ["0"]),
     ],
 )
-def test_missed_slots_are_made_up_for_as_the_config_says(
-    catch_up: str, ids: list[str], missed: list[str]
-) -> None:
+def test_missed_slots_are_made_up_per_config(catch_up: str, ids: list[str], missed: list[str]) -> None:
     stopped = run("2026-11-27T00:30", "2026-11-27T01:30", CRON="0 * * * *", CATCH_UP=catch_up)
 
     ctx = run(
@@ -72,7 +70,7 @@ def test_missed_slots_are_made_up_for_as_the_config_says(
     assert [event.properties["missed"] for event in ctx.events] == missed
 
 
-def test_cursor_of_another_text_of_cron_is_not_followed() -> None:
+def test_cursor_of_changed_cron_text_is_ignored() -> None:
     stopped = run("2026-11-27T00:30", "2026-11-27T01:30", CRON="0 * * * *")
 
     ctx = run("2026-11-27T04:30", "2026-11-27T04:50", stopped.cursor.value, CRON="*/15 * * * *")
@@ -89,6 +87,6 @@ def test_cursor_of_another_text_of_cron_is_not_followed() -> None:
         ({"CRON": "0 9 * * *", "CATCH_UP": "some"}, "catchUp"),
     ],
 )
-def test_wrong_config_is_said(config: dict[str, str], message: str) -> None:
+def test_wrong_config_of_cron_is_reported(config: dict[str, str], message: str) -> None:
     with pytest.raises(ConnectorError, match=message):
         schedule_of(FakeContext(config=config))

@@ -92,7 +92,7 @@ def post(ctx: FakeContext, kind: str, content: Any, **headers: str) -> Any:
         ),
     ],
 )
-def test_delivery_becomes_an_event_of_its_repository(
+def test_delivery_becomes_event_of_its_repository(
     kind: str, name: str, text: str, properties: dict[str, str]
 ) -> None:
     ctx = serving(connect)
@@ -106,7 +106,7 @@ def test_delivery_becomes_an_event_of_its_repository(
     assert properties.items() <= event.properties.items()
 
 
-def test_push_without_a_commit_says_what_was_done() -> None:
+def test_push_without_commit_is_described_by_its_ref() -> None:
     ctx = serving(connect)
     post(ctx, "push", delivery("push", head_commit=None, deleted=True))
 
@@ -121,7 +121,7 @@ def test_other_deliveries_are_answered_and_no_events(kind: str) -> None:
     assert ctx.events == []
 
 
-def test_what_a_bot_does_is_an_event_only_if_the_config_says_so() -> None:
+def test_bot_activity_is_event_only_if_configured() -> None:
     content = delivery("issue_comment", sender={"login": "ours[bot]", "type": "Bot"})
     ignoring, accepting = serving(connect), serving(connect, {"BOTS": "accept"})
 
@@ -138,7 +138,7 @@ def test_what_a_bot_does_is_an_event_only_if_the_config_says_so() -> None:
         ({"x-hub-signature-256": ""}, "no signature"),
     ],
 )
-def test_delivery_with_a_wrong_signature_is_no_event(headers: dict[str, str], message: str) -> None:
+def test_delivery_with_wrong_signature_is_no_event(headers: dict[str, str], message: str) -> None:
     ctx = serving(connect)
 
     with pytest.raises(WebhookRefusedError, match=message) as refused:

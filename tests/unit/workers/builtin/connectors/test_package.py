@@ -28,7 +28,7 @@ def source(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_connector_is_one_file_that_uses_the_authoring_api(name: str) -> None:
+def test_connector_is_one_file_that_uses_authoring_api(name: str) -> None:
     imported = set()
     for node in ast.walk(ast.parse(source(name))):
         if isinstance(node, ast.ImportFrom):
@@ -52,7 +52,7 @@ def test_entry_has_connect_and_names_every_declared_event(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_copy_in_a_bundle_takes_the_place_of_the_built_in_one(name: str, tmp_path: Path) -> None:
+def test_bundle_copy_replaces_built_in_connector(name: str, tmp_path: Path) -> None:
     (tmp_path / "connectors").mkdir()
     for suffix in (".py", ".yaml"):
         text = (ROOT / "connectors" / f"{name}{suffix}").read_text(encoding="utf-8")

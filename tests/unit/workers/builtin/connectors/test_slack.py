@@ -57,7 +57,7 @@ def post(ctx: FakeContext, content: Any, *, age: float = 0, **headers: str) -> A
     return ctx.post(data, {**signed, **headers})
 
 
-def test_mention_becomes_an_event_of_its_thread() -> None:
+def test_mention_becomes_event_of_its_thread() -> None:
     ctx = serving(connect)
 
     assert post(ctx, body(MENTION)) == {"ok": True}
@@ -78,7 +78,7 @@ def test_mention_becomes_an_event_of_its_thread() -> None:
     }  # fmt: skip
 
 
-def test_answer_in_a_thread_goes_to_the_instance_of_the_thread() -> None:
+def test_answer_in_thread_goes_to_instance_of_thread() -> None:
     ctx = serving(connect)
     post(ctx, body({**MENTION, "thread_ts": "1515449000.000001"}))
 
@@ -102,7 +102,7 @@ def test_mode_says_which_messages_are_events(mode: str | None, names: list[str])
     assert [event.name for event in ctx.events] == names
 
 
-def test_mention_that_comes_as_a_message_too_is_one_event() -> None:
+def test_mention_repeated_as_message_is_one_event() -> None:
     ctx = serving(connect, {"MODE": "all"})
     post(ctx, body(MENTION))
     answer = post(ctx, body({**MESSAGE, "text": MENTION["text"]}, event_id="Ev2"))
@@ -122,7 +122,7 @@ def test_mention_that_comes_as_a_message_too_is_one_event() -> None:
         {"type": "reaction_added", "user": "U1", "item": {}, "event_ts": "1.2"},
     ],
 )
-def test_what_nobody_has_written_is_no_event(event: dict[str, Any]) -> None:
+def test_event_without_new_text_of_person_is_ignored(event: dict[str, Any]) -> None:
     ctx = serving(connect, {"MODE": "all"})
 
     assert post(ctx, body(event)) == {"ok": True, "ignored": True}
@@ -157,7 +157,7 @@ def test_url_is_verified() -> None:
         ({}, -301, "in the future"),
     ],
 )
-def test_request_that_is_not_of_slack_is_no_event(headers: dict[str, str], age: float, message: str) -> None:
+def test_request_not_from_slack_is_no_event(headers: dict[str, str], age: float, message: str) -> None:
     ctx = serving(connect)
 
     for content in (body(MENTION), {"type": "url_verification", "challenge": "x"}):
@@ -167,7 +167,7 @@ def test_request_that_is_not_of_slack_is_no_event(headers: dict[str, str], age: 
     assert ctx.events == []
 
 
-def test_request_with_another_time_than_was_signed_is_refused() -> None:
+def test_request_with_altered_signed_time_is_refused() -> None:
     ctx = serving(connect)
 
     with pytest.raises(WebhookRefusedError, match="does not match"):
@@ -193,6 +193,6 @@ def test_signed_nonsense_is_refused(content: Any) -> None:
     assert refused.value.status == 400
 
 
-def test_unknown_mode_is_said() -> None:
+def test_unknown_mode_of_slack_is_reported() -> None:
     with pytest.raises(ConnectorError, match="There is no MODE 'some'"):
         asyncio.run(connect(FakeContext(config={"MODE": "some"})))

@@ -44,7 +44,7 @@ def run(ctx: FakeContext) -> FakeContext:
     return ctx
 
 
-def test_example_is_a_valid_bundle_that_answers_by_its_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_is_valid_bundle_answering_by_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("TELEGRAM_URL", "TELEGRAM_BOT_TOKEN"):
         monkeypatch.setenv(variable, "set")
     bundle, findings = inspect_bundle(EXAMPLE)
@@ -54,7 +54,7 @@ def test_example_is_a_valid_bundle_that_answers_by_its_tool(monkeypatch: pytest.
     assert bundle.bound_connector("telegram").entry_path == Path(telegram.__file__)
 
 
-def test_message_becomes_an_event_of_its_chat(server: Any) -> None:
+def test_message_becomes_event_of_its_chat(server: Any) -> None:
     server.say("hello", chat=5)
     server.say("in a topic", chat=-77, kind="supergroup", message_thread_id=12)
 
@@ -78,7 +78,7 @@ def test_message_becomes_an_event_of_its_chat(server: Any) -> None:
     assert ctx.cursor.value == 3
 
 
-def test_message_without_text_names_what_it_has(server: Any) -> None:
+def test_message_without_text_is_described_by_its_content(server: Any) -> None:
     sizes = [{"file_id": "small"}, {"file_id": "large"}]
     server.say(None, photo=sizes)
     server.say(None, photo=sizes, caption="my cat")
@@ -93,7 +93,7 @@ def test_message_without_text_names_what_it_has(server: Any) -> None:
     assert [one.properties.get("file_id") for one in ctx.events] == ["large", "large", "said", None]
 
 
-def test_cursor_is_the_offset(server: Any) -> None:
+def test_cursor_is_offset(server: Any) -> None:
     for number in range(1, 6):
         server.say(str(number))
 
@@ -125,7 +125,7 @@ def test_unreadable_update_keeps_no_other_back(
     assert run(context(server, last=2)).texts == ["two"]
 
 
-def test_update_that_cannot_be_handed_over_now_is_received_again(server: Any) -> None:
+def test_update_undeliverable_for_now_is_received_again(server: Any) -> None:
     server.say("one")
     ctx = context(server, last=1, failure=TooManyWaitingError("The connector is ending."))
 
@@ -155,7 +155,7 @@ def test_short_conflict_is_waited_for(server: Any, short_pauses: list[float]) ->
     assert short_pauses == [1, 1, 1]
 
 
-def test_lasting_conflict_is_a_failure(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_conflict_is_failure(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telegram, "CONFLICT_SECONDS", 0.0)
     server.refusals.extend([{"ok": False, "error_code": 409, "description": "Conflict: a webhook"}] * 2)
 
@@ -164,7 +164,7 @@ def test_lasting_conflict_is_a_failure(server: Any, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["TELEGRAM_BOT_TOKEN", "BOT_TOKEN"])
-def test_either_name_of_the_token_is_read(server: Any, name: str) -> None:
+def test_either_name_of_token_is_read(server: Any, name: str) -> None:
     server.say("hello")
     ctx = context(server, last=1)
     ctx.secrets = {name: f"{TOKEN}\n"}
@@ -182,7 +182,7 @@ def test_either_name_of_the_token_is_read(server: Any, name: str) -> None:
         ({}, {"POLL_SECONDS": "soon"}, "is not a number"),
     ],
 )
-def test_wrong_setting_ends_the_run(
+def test_wrong_setting_ends_run(
     server: Any, secrets: dict[str, str], config: dict[str, str], message: str
 ) -> None:
     ctx = context(server, last=1)

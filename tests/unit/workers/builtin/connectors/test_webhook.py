@@ -55,7 +55,7 @@ def batched(ctx: FakeContext) -> None:
 
 
 @pytest.mark.parametrize("send", [structured, binary, batched])
-def test_cloud_event_is_the_same_in_each_mode(send: Any) -> None:
+def test_cloud_event_is_same_in_each_mode(send: Any) -> None:
     ctx = serving(connect)
     send(ctx)
 
@@ -83,14 +83,14 @@ def test_cloud_event_is_the_same_in_each_mode(send: Any) -> None:
         ({"data_base64": base64.b64encode(b'{"a":1}').decode()}, '{"a": 1}'),
     ],
 )
-def test_data_is_the_message(changed: dict[str, Any], text: str) -> None:
+def test_data_is_message(changed: dict[str, Any], text: str) -> None:
     ctx = serving(connect)
     post(ctx, {**CLOUD_EVENT, **changed}, STRUCTURED)
 
     assert ctx.texts == [text]
 
 
-def test_text_of_a_binary_event_is_the_message() -> None:
+def test_text_of_binary_event_is_message() -> None:
     ctx = serving(connect)
     post(ctx, "Grüße".encode(), "text/plain", **{**BINARY, "ce_subject": "Euro%20%E2%82%AC"})
 
@@ -98,14 +98,14 @@ def test_text_of_a_binary_event_is_the_message() -> None:
     assert ctx.events[0].instance_key == "Euro €"
 
 
-def test_event_without_a_subject_is_of_the_connections_instance() -> None:
+def test_event_without_subject_is_of_connections_instance() -> None:
     ctx = serving(connect)
     post(ctx, {name: value for name, value in CLOUD_EVENT.items() if name != "subject"}, STRUCTURED)
 
     assert ctx.events[0].instance_key == "webhook:main"
 
 
-def test_plain_json_is_a_message() -> None:
+def test_plain_json_is_message() -> None:
     ctx = serving(connect)
     post(ctx, {"id": "7", "name": "order", "text": "hi", "properties": {"size": 3}, "instanceKey": "desk"})
     post(ctx, {"total": 12})
@@ -149,7 +149,7 @@ def test_signature_may_be_of_another_scheme_and_header() -> None:
         ([1], "application/json", {}, 400),
     ],
 )
-def test_request_that_is_none_of_these_is_no_event(
+def test_unauthentic_or_malformed_request_is_no_event(
     content: Any, kind: str, headers: dict[str, str], status: int
 ) -> None:
     ctx = serving(connect)
@@ -160,7 +160,7 @@ def test_request_that_is_none_of_these_is_no_event(
     assert ctx.events == []
 
 
-def test_event_that_cannot_be_stored_now_is_to_be_sent_again() -> None:
+def test_event_not_storable_now_must_be_resent() -> None:
     ctx = serving(connect)
     ctx.failure = ConnectorError("Redis is away.", code="E_BROKER_UNREACHABLE")
 
