@@ -365,7 +365,7 @@ def test_ended_blocking_handler_does_not_await_next(make: Make) -> None:
 
     def has_ended() -> bool:
         scene.calls.look()
-        return "1" in scene.noted
+        return "1" in scene.noted or scene.detached.get("1") is not None  # a busy machine makes it long
 
     wait_until(has_ended)
     assert "2" not in scene.noted
