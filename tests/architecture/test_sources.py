@@ -1,13 +1,16 @@
 """The shape of the sources: sizes, names, and where everything is caught."""
 
 import ast
+import re
 
 import pytest
 
-from tests.architecture.sources import broad_catches, functions, lines_of, python_sources, users
+from tests.architecture.sources import ROOT, broad_catches, functions, lines_of, python_sources, users
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
+#: the words of a test's name after `test_`
+MAX_WORDS = 9
 VAGUE_NAMES = {"base", "common", "helpers", "misc", "util", "utils"}
 
 
@@ -31,6 +34,14 @@ def test_functions_stay_short() -> None:
     }
 
     assert {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES} == {}
+
+
+def test_names_of_tests_stay_short() -> None:
+    texts = [file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py")]
+    names = [name for text in texts for name in re.findall(r"^(?:async )?def test_(\w+)", text, re.MULTILINE)]
+
+    assert len(names) > 5_000
+    assert [name for name in names if len(name.split("_")) > MAX_WORDS] == []
 
 
 #: the boundary around foreign code, and context managers whose owners say whether an error goes on

@@ -72,7 +72,7 @@ def test_script_that_redis_forgot_is_sent_whole(send: Callable[[Any], Future[Any
     assert send("b").result(PATIENCE) == 2
 
 
-def test_script_that_redis_forgot_runs_before_what_follows_it_if_it_was_sent_whole(redis: Redis) -> None:
+def test_forgotten_script_sent_whole_keeps_its_place(redis: Redis) -> None:
     count: ScriptCall[int] = ScriptCall(Script.of("return redis.call('SCARD', KEYS[1])"), ["members"], [])
     writer, answer = PipelinedWriter(redis, preloaded=[ADD, count.script]), Future[int]()
     writer.start()

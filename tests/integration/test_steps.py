@@ -252,9 +252,7 @@ def test_narrowed_catalog_is_enforced_on_another_machines_worker(relief: Crew) -
 
 @pytest.mark.requirement("dynamic.visible-next-step")
 @pytest.mark.parametrize("agent", ["plain-cook", "cook"])
-def test_step_whose_key_another_program_has_written_is_not_opened(
-    steps_stack: LocalStack, client: Client, agent: str
-) -> None:
+def test_step_with_foreign_key_is_not_opened(steps_stack: LocalStack, client: Client, agent: str) -> None:
     key = Keys().step(call_identity(agent, "damaged", "t-damaged", opening_id(0, 0)))
     turn = client.turn(agent, "damaged", turn_id="t-damaged")
     with Redis.from_url(steps_stack.redis_url) as redis:

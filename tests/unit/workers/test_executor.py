@@ -460,9 +460,7 @@ def run_plain(
     return worker.executor.run(job, plan, UNUSED, not_asked)
 
 
-def test_async_handler_that_fails_ends_as_shortly_as_one_that_succeeds(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_async_handler_gets_plain_result(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.executor.contexts, "knows", lambda *_: True)
     add_tool(worker, lambda ctx, input: None)
     job = claimed(late())

@@ -76,7 +76,7 @@ def test_cancelled_call_keeps_no_step(ledger: Ledger) -> None:
     assert blocks(ledger, call) == []
 
 
-def test_step_stays_as_it_is_if_only_end_of_its_claim_was_lacking(ledger: Ledger) -> None:
+def test_broken_off_end_of_claim_leaves_step_unchanged(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     claim = claimed(ledger, call)

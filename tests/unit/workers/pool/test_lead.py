@@ -395,7 +395,7 @@ def test_unstorable_result_is_dropped_and_others_stored(
     assert "call.not_stored" in capsys.readouterr().out
 
 
-def test_results_of_event_loop_go_with_reservation_that_free_slots_allow(
+def test_loop_results_go_along_with_next_reservation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop_calls, "LASTING_SECONDS", 60)
