@@ -20,6 +20,9 @@ local is_claimed = record[1] == 'running' and record[6] == ARGV[9]
 local is_over = record[1] ~= 'queued' or tonumber(record[3]) < now -- as claiming.lua says
 if is_claimed and record[7] or not is_claimed and is_over then return {'go', '', now} end
 if record[8] and record[9] and ARGV[10] ~= '1' then return {'approved', record[9], now} end
+-- The caller's message is a second one. Out of its wait queue, the call would depend on it alone: it may be in flight no more.
+local wait_queue = record[4] and not is_claimed and limits.wait_queue_of(ARGV[2])
+if wait_queue then return {'wait', wait_queue, now} end
 -- the run that it is claimed for has not begun
 local runs = (tonumber(record[5]) or 0) - (is_claimed and 1 or 0)
 -- calls that are not queued do not wait

@@ -91,6 +91,13 @@ local function open_limits(terms, now)
     redis.call('DEL', waiters .. id)
   end
 
+  -- Return the wait queue that has the call and its message, if there is one.
+  local function wait_queue_of(id)
+    local waiter = redis.pcall('HMGET', waiters .. id, 'line', 'message')
+    local name = waiter[2] and waiter[1]
+    return name and type(redis.pcall('ZSCORE', wait_queues .. name, id)) == 'string' and name
+  end
+
   -- Put a call back into the wait queue if its message was sent by other means and may never reach a worker.
   local function wait_again(name, id)
     local waiter = redis.pcall('HMGET', waiters .. id, 'at', 'agent')
@@ -484,5 +491,8 @@ local function open_limits(terms, now)
     push_turns()
   end
 
-  return {ask = ask, hold_key = hold_key, begin = begin, leave = leave, look = look, take_out = take_out, close = close}
+  return {
+    ask = ask, hold_key = hold_key, begin = begin, leave = leave, look = look, take_out = take_out, close = close,
+    wait_queue_of = wait_queue_of,
+  }
 end

@@ -271,9 +271,10 @@ def test_rate_counts_handler_start_not_admission(door: Door) -> None:
         door.claim(call)
         door.begin(call, RATE)
         door.begin(call, RATE)  # sent twice, it counts once
-    answer = door.admit(waiting, RATE)
-    assert answer.word == "wait"
-    wait_until(lambda: door.admit(waiting, RATE).word == "go")
+    assert door.admit(waiting, RATE).word == "wait"
+    wait_until(lambda: not door.look())
+    assert door.queue() == ["t3"]
+    assert door.admit(waiting, RATE).word == "go"
 
 
 def test_each_run_of_retried_call_uses_rate(door: Door, redis: Redis) -> None:
@@ -789,8 +790,23 @@ def test_calls_pass_once_their_tool_is_resumed(redis: Redis) -> None:
     assert door.admit(earlier, limit, b" 1").word == "wait"
     pauses.resume("coder", "notes__find")
 
+    door.look()
+    assert door.queue() == ["1"]
     assert door.admit(earlier, limit, b" 1").word == "go"
     assert door.admit(door.submit("t2"), limit, b" 2").word == "go"
+
+
+def test_second_message_leaves_waiting_call_in_its_queue(redis: Redis) -> None:
+    door, pauses = Door(redis), Pauses(redis, Keys("goondan"))
+    pauses.pause("coder", "notes__find", "", "")
+    call = door.submit("t1")
+    assert door.admit(call, f"paused 1 0 - {pause_name('coder', 'notes__find')}").word == "wait"
+
+    # a worker that was frozen has an older copy of the message, and does not know of the pause
+    assert door.admit(call, ONE).word == "wait"
+    pauses.resume("coder", "notes__find")
+    door.look()
+    assert door.queue() == ["t1"]
 
 
 def use_tokens(redis: Redis, tokens: int | str, *, slots_ago: int = 0) -> None:
