@@ -55,7 +55,7 @@ QUICK = [
     "a pause holds no call",
     "reserve pushes no messages of admitted calls",
     "results of calls with keys are kept without their outcome",
-    "a Step is opened again",
+    "a Step is opened and not kept",
     "an answer that is stored is paid again",
     "a reservation of several stops at a record that cannot be read",
     "a sweep stops at a record that cannot be read",
