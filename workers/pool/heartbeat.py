@@ -56,7 +56,8 @@ class Heartbeat(bootsteps.StartStopStep):
         self._shutdowns: ShutdownWatch | None = None
         self._paused: PausedQueues | None = None
         self._schedules: ScheduleWatch | None = None
-        self._is_announced = True
+        #: why the last beat has failed; empty if it has not
+        self._fault = ""
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
@@ -224,11 +225,11 @@ class Heartbeat(bootsteps.StartStopStep):
             ):  # last: it accepts calls, which fails for more reasons than the others
                 with only_advice(keys.schedule_owners):
                     self._schedules.look()
-            self._is_announced = True
+            self._fault = ""
         except (RedisError, BrokerUnreachableError) as error:
-            if self._is_announced:  # once, not every few seconds while Redis is full
+            if self._fault != str(error):  # once, not every few seconds while Redis is full
                 logger.warning("worker.not_announced", reason=str(error))
-            self._is_announced = False
+            self._fault = str(error)
 
 
 def leave_agents(runtime: WorkerRuntime, queues: PausedQueues) -> None:

@@ -172,6 +172,16 @@ def test_schedule_fault_stops_no_other_heartbeat_step(fault: Exception) -> None:
     assert steps == ["messages are renewed", "instances are looked at"]
 
 
+def test_each_cause_of_failed_heartbeats_is_logged_once() -> None:
+    worker = Beating()
+    full, away = OutOfMemoryError("full"), RedisConnectionError("away")
+    worker.shutdowns.look = mock.Mock(side_effect=[full, full, away, away, None, away])
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(6):
+            worker.beat()
+    assert [line["reason"] for line in logs] == ["full", "away", "away"]
+
+
 @pytest.fixture
 def agent_registry() -> Iterator[AgentRegistry]:
     with fakeredis.FakeRedis() as redis:
