@@ -1,10 +1,15 @@
-"""A worker's connection to its broker, with short pauses between attempts to reconnect."""
+"""A worker's connection to its broker: short pauses between attempts, and no wait for a reply."""
 
 from collections.abc import Callable
 from typing import Any, Self
 
+import structlog
 from celery.app.amqp import AMQP
-from kombu import Connection, Consumer
+from celery.app.control import Control as CeleryControl
+from kombu import Connection, Consumer, Exchange, Producer, pidbox
+from redis.exceptions import RedisError
+
+logger = structlog.get_logger(__name__)
 
 #: The pause before another attempt: the first, the increase, and the longest, in seconds. kombu's (2, 2 and
 #: 30) are longer than many outages, and a call that a limit has admitted would lose its turn.
@@ -47,3 +52,41 @@ class Amqp(AMQP):
 
     Connection = BrokerConnection
     Consumer = QueueNames
+
+
+class ReplyProducer(Producer):
+    """Sends each answer once: kombu would try until Redis accepts writes, on the thread that beats."""
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        """Publish (kombu/messaging.py ``publish``).
+
+        Raises:
+            redis.exceptions.RedisError: Redis does not take it.
+        """
+        return super().publish(*args, **{**options, "retry": False})
+
+
+class Mailbox(pidbox.Mailbox):
+    """Where remote control's commands arrive and are answered."""
+
+    def _publish_reply(
+        self,
+        reply: Any,
+        exchange: str | Exchange,
+        routing_key: str,
+        ticket: str,
+        channel: Any = None,
+        producer: Producer | None = None,
+        **options: Any,
+    ) -> None:
+        producer = producer or ReplyProducer(channel, auto_declare=False)
+        try:
+            super()._publish_reply(reply, exchange, routing_key, ticket, channel, producer, **options)
+        except RedisError as error:  # who has asked waits a second or so
+            logger.warning("worker.command_not_answered", reason=str(error))
+
+
+class Control(CeleryControl):
+    """Celery's remote control with such mailboxes."""
+
+    Mailbox = Mailbox

@@ -15,7 +15,7 @@ from celery import Celery
 from celery.__main__ import main as celery_main
 from celery.utils.nodenames import host_format
 
-from broker_config.broker_connection import Amqp
+from broker_config.broker_connection import Amqp, Control
 from broker_config.options import celery_options
 from broker_config.settings import Settings
 from goondan_start import require_ours
@@ -32,7 +32,7 @@ def _configuration() -> dict[str, Any]:
     return celery_options(settings, agents)
 
 
-app = Celery("goondan", amqp=Amqp)
+app = Celery("goondan", amqp=Amqp, control=Control)
 app.add_defaults(_configuration)
 
 

@@ -32,6 +32,13 @@ class Control:
         close_connections(self.celery)
         self.celery.close()
 
+    def mailbox(self) -> Any:
+        """Return a mailbox with a place for answers, for who does not wait for one."""
+        control: Any = self.celery.control
+        mailbox = control.mailbox(self.celery.connection_for_write())
+        mailbox.reply_queue(mailbox.connection.default_channel).declare()
+        return mailbox
+
     def __call__(self, command: str, **arguments: Any) -> Any:
         replies = self.celery.control.broadcast(
             command, arguments=arguments, reply=True, timeout=PATIENCE, limit=1
@@ -65,6 +72,21 @@ def obstacle(stack: LocalStack, place: Path) -> PendingCall:
     call = stack.client.submit("smith", "patient__stubborn", {"place": str(place)})
     wait_until(lambda: (place / "began").exists(), PATIENCE)
     return call
+
+
+def test_worker_that_cannot_answer_still_drains(stack: LocalStack, control: Control) -> None:
+    [worker] = stack.workers
+    since = len(stack.log(worker))
+    mailbox = control.mailbox()
+    with mailbox.connection, Redis.from_url(stack.redis_url) as redis:
+        redis.config_set("maxmemory", 1)
+        try:
+            mailbox._publish("ping", {}, reply_ticket="ticket")
+            wait_until(lambda: "worker.command_not_answered" in stack.log(worker)[since:], PATIENCE)
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(PATIENCE) == 0
+        finally:
+            redis.config_set("maxmemory", 0)
 
 
 def test_shutdown_drains_worker_whose_calls_end(stack: LocalStack, control: Control, tmp_path: Path) -> None:

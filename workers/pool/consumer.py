@@ -20,6 +20,9 @@ from workers.pool.pool import CallPool
 from workers.pool.refusal import refuse
 from workers.runtime import process_runtime
 
+#: what sends Celery's own events; by name, as Celery's types want it
+DISPATCHER = "workers.pool.monitoring:EventDispatcher"
+
 
 class Consumer(CeleryConsumer):
     """Celery's consumer without messages of its own: it knows the queues of which the lead takes them."""
@@ -39,6 +42,7 @@ class Consumer(CeleryConsumer):
         # its statistics: the lead takes as many as there are slots
         kwargs |= {"prefetch_multiplier": 1, "initial_prefetch_count": kwargs["pool"].num_processes}
         super().__init__(*args, **kwargs)
+        self.app.events.dispatcher_cls = DISPATCHER
         require_broker(self.app.conf.broker_read_url, Settings.load().redis_url)
 
     def connection_for_read(self, heartbeat: float | None = None) -> Any:

@@ -1,17 +1,19 @@
 """Calls as Celery's remote control and its monitors (Flower) see them: views, made when they are asked for.
 
-Events go out in batches: Celery itself would send them on every turn of the main loop, which each event
-wakes. Those of a short call are written by template when its result is stored. The beginning of any other
-call is reported here, and its end when that is stored (:mod:`goondan_tasks.fleet.monitors`). A message that
-runs nothing causes no events.
+Events go out in batches, over the worker's own client: Celery would send each over a connection of kombu's.
+Those of a short call are written by template when its result is stored. The beginning of any other call is
+reported here, and its end when that is stored (:mod:`goondan_tasks.fleet.monitors`). A message that runs
+nothing causes no events.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from time import monotonic, time
 from typing import Any
 
 from celery import bootsteps
+from celery.events import dispatcher as celery_dispatcher
 from celery.utils.time import utcoffset
 from celery.worker import state
 
@@ -21,6 +23,7 @@ from goondan_tasks.contract.events import is_event, queue_of, task_of
 from goondan_tasks.fleet.monitors import Monitors, failed, shown, shown_arguments, task_name
 from goondan_tasks.ledger.record import CallRecord
 from workers.job import Job
+from workers.runtime import process_runtime
 
 #: how many tool names are counted, and how long they may be: models make names up, and Celery never forgets
 #: one
@@ -29,9 +32,6 @@ LONGEST_NAME = 200
 
 #: how long events collect before they are sent
 FLUSH_SECONDS = 0.2
-
-#: how many events are sent without waiting for more
-MOST_EVENTS = 500
 
 #: for how many short calls the events are kept while the broker is away
 MOST_CALLS = 3_000
@@ -198,8 +198,19 @@ def _end_of(job: Job) -> str:
     return serializer.encode(fields)[1:-1].decode()
 
 
+class EventDispatcher(celery_dispatcher.EventDispatcher):
+    """Sends Celery's own events, those of the worker: online, heartbeat, offline.
+
+    One that Redis does not take is dropped, since the next heartbeat says the same. Celery's dispatcher would
+    wait for a connection on the main thread, for as long as Redis accepts no writes.
+    """
+
+    def _publish(self, event: Any, *_: Any, **__: Any) -> None:
+        process_runtime().monitors.publish(serializer.encode([event]))
+
+
 class TaskEvents(bootsteps.StartStopStep):
-    """The consumer step that sends events."""
+    """The consumer step that sends events of calls."""
 
     requires = ("celery.worker.consumer.events:Events",)
 
@@ -209,14 +220,7 @@ class TaskEvents(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Send events in batches; there is a new dispatcher after each reconnection."""
-        dispatcher = consumer.event_dispatcher
-        dispatcher.buffer_limit = MOST_EVENTS
-        dispatcher.on_send_buffered = None
-
-        def flush() -> None:
-            dispatcher.flush()
-            consumer.pool.flush_events(dispatcher)
-
+        flush = partial(consumer.pool.flush_events, consumer.event_dispatcher)
         self._timer = consumer.timer.call_repeatedly(FLUSH_SECONDS, flush)
 
     def stop(self, consumer: Any) -> None:
@@ -224,5 +228,4 @@ class TaskEvents(bootsteps.StartStopStep):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            consumer.event_dispatcher.flush()
             consumer.pool.flush_events(consumer.event_dispatcher)

@@ -21,7 +21,9 @@ from goondan_tasks.contract.messages import ToolCallError, wall_clock
 from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.submission import call_json
 from workers.job import Job
-from workers.pool.monitoring import LONGEST_NAME, MOST_CALLS, MOST_EVENTS, MOST_NAMES, TaskEvents, count
+from workers.pool import monitoring
+from workers.pool.consumer import DISPATCHER
+from workers.pool.monitoring import LONGEST_NAME, MOST_CALLS, MOST_NAMES, TaskEvents, count
 from workers.pool.pool import CallPool
 
 
@@ -59,28 +61,16 @@ class Broker(FakeRedis):
 
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a consumer as Celery makes it, with a dispatcher that keeps what it would publish."""
+    """Return a consumer as Celery makes it."""
     app = Celery("events", broker="memory://", set_as_current=False)
-    published: list[Any] = []
-    woken: list[None] = []
-    dispatcher = app.events.Dispatcher(
-        app.connection_for_write(),
-        hostname="w1",
-        buffer_group=["task"],
-        on_send_buffered=lambda: woken.append(None),
-    )
-    monkeypatch.setattr(dispatcher, "_publish", lambda events, *_, **__: published.append(events))
-    pool = CallPool(limit=1)
+    app.events.dispatcher_cls = DISPATCHER
     broker = Broker()
-    pool._runtime = cast(Any, SimpleNamespace(monitors=Monitors(broker, Settings())))
-    return SimpleNamespace(
-        pool=pool,
-        timer=Timer(),
-        event_dispatcher=dispatcher,
-        published=published,
-        woken=woken,
-        broker=broker,
-    )
+    runtime = SimpleNamespace(monitors=Monitors(broker, Settings()))
+    monkeypatch.setattr(monitoring, "process_runtime", lambda: runtime)
+    pool = CallPool(limit=1)
+    pool._runtime = cast(Any, runtime)
+    dispatcher = app.events.Dispatcher(app.connection_for_write(), hostname="w1", buffer_group=["task"])
+    return SimpleNamespace(pool=pool, timer=Timer(), event_dispatcher=dispatcher, broker=broker)
 
 
 def started(consumer: Any) -> TaskEvents:
@@ -89,32 +79,22 @@ def started(consumer: Any) -> TaskEvents:
     return step
 
 
-def test_events_wait_for_timer_and_wake_no_thread(consumer: Any) -> None:
-    started(consumer)
-    for number in range(MOST_EVENTS - 1):
-        consumer.event_dispatcher.send("task-started", uuid=str(number))
-    assert (consumer.published, consumer.woken) == ([], [])
-    [flush] = consumer.timer.repeated
-    flush()
-    flush()
-    [events] = consumer.published
-    assert [event["uuid"] for event in events] == [str(number) for number in range(MOST_EVENTS - 1)]
-
-
-def test_many_events_do_not_wait(consumer: Any) -> None:
-    started(consumer)
-    for number in range(MOST_EVENTS):
-        consumer.event_dispatcher.send("task-started", uuid=str(number))
-    assert [len(events) for events in consumer.published] == [MOST_EVENTS]
-
-
 def test_leftover_events_are_sent_once_at_stop(consumer: Any) -> None:
     step = started(consumer)
-    consumer.event_dispatcher.send("task-started", uuid="1")
+    consumer.pool.events.add(consumer.event_dispatcher, [ended_call()])
     step.stop(consumer)
     step.stop(consumer)
-    assert [len(events) for events in consumer.published] == [1]
+    assert len(consumer.broker.events) == 3
     assert consumer.timer.cancelled == 1
+
+
+def test_worker_event_is_sent_once_over_workers_client(consumer: Any) -> None:
+    consumer.broker.refusals = [ReadOnlyError("READONLY")]
+    for active in (1, 2):
+        consumer.event_dispatcher.send("worker-heartbeat", active=active, retry=True)
+    [event] = consumer.broker.events
+    assert event.items() >= {"type": "worker-heartbeat", "hostname": "w1", "active": 2}.items()
+    assert not consumer.event_dispatcher.connection.connected
 
 
 def ended_call(failure: ToolCallError | None = None, **names: Any) -> Job:
@@ -131,7 +111,9 @@ def ended_call(failure: ToolCallError | None = None, **names: Any) -> Job:
 
 def test_plain_call_events_match_celerys_own_events(consumer: Any) -> None:
     broker = consumer.broker
-    consumer.event_dispatcher.send("task-started", uuid="celerys")
+    consumer.event_dispatcher.send("worker-heartbeat", uuid="celerys")
+    [celerys] = broker.events
+    broker.events.clear()
     started(consumer)
     failure = ToolCallError(code="E_ODD", name="Odd", message="no")
     jobs = [ended_call(), ended_call(failure, root_id="root", parent_id="parent")]
@@ -139,7 +121,6 @@ def test_plain_call_events_match_celerys_own_events(consumer: Any) -> None:
     [flush] = consumer.timer.repeated
     flush()
     flush()
-    [[celerys]] = consumer.published
     begun = ["task-received", "task-started"]
     assert [event["type"] for event in broker.events] == [*begun, "task-succeeded", *begun, "task-failed"]
     assert all(event.items() >= {"hostname": "w1", "pid": celerys["pid"]}.items() for event in broker.events)
