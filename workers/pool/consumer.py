@@ -8,8 +8,10 @@ soon as one takes long, those that wait for a slot return to their queue. See :m
 from typing import Any
 
 from celery import bootsteps
+from celery.events.dispatcher import EventDispatcher as CeleryEventDispatcher
 from celery.worker.consumer import Consumer as CeleryConsumer
 
+from broker_config import serializer
 from broker_config.options import celery_url
 from broker_config.scripts import ClaimOnReserve
 from broker_config.settings import Settings, hidden_password
@@ -20,8 +22,16 @@ from workers.pool.pool import CallPool
 from workers.pool.refusal import refuse
 from workers.runtime import process_runtime
 
-#: what sends Celery's own events; by name, as Celery's types want it
-DISPATCHER = "workers.pool.monitoring:EventDispatcher"
+
+class EventDispatcher(CeleryEventDispatcher):
+    """Sends Celery's own events, those of the worker: online, heartbeat, offline.
+
+    One that Redis does not take is dropped, since the next heartbeat says the same. Celery's dispatcher would
+    wait for a connection on the main thread, for as long as Redis accepts no writes.
+    """
+
+    def _publish(self, event: Any, *_: Any, **__: Any) -> None:
+        process_runtime().monitors.publish(serializer.encode([event]))
 
 
 class Consumer(CeleryConsumer):
@@ -42,7 +52,7 @@ class Consumer(CeleryConsumer):
         # its statistics: the lead takes as many as there are slots
         kwargs |= {"prefetch_multiplier": 1, "initial_prefetch_count": kwargs["pool"].num_processes}
         super().__init__(*args, **kwargs)
-        self.app.events.dispatcher_cls = DISPATCHER
+        self.app.events.dispatcher_cls = f"{__name__}:EventDispatcher"
         require_broker(self.app.conf.broker_read_url, Settings.load().redis_url)
 
     def connection_for_read(self, heartbeat: float | None = None) -> Any:

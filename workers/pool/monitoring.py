@@ -13,7 +13,6 @@ from time import monotonic, time
 from typing import Any
 
 from celery import bootsteps
-from celery.events import dispatcher as celery_dispatcher
 from celery.utils.time import utcoffset
 from celery.worker import state
 
@@ -23,7 +22,6 @@ from goondan_tasks.contract.events import is_event, queue_of, task_of
 from goondan_tasks.fleet.monitors import Monitors, failed, shown, shown_arguments, task_name
 from goondan_tasks.ledger.record import CallRecord
 from workers.job import Job
-from workers.runtime import process_runtime
 
 #: how many tool names are counted, and how long they may be: models make names up, and Celery never forgets
 #: one
@@ -196,17 +194,6 @@ def _end_of(job: Job) -> str:
         return _SUCCEEDED % (quoted(f"ok {shown(job.output, job.output_text)}"), seconds)
     fields = failed(job.error, seconds if has_begun else None, has_begun=has_begun)
     return serializer.encode(fields)[1:-1].decode()
-
-
-class EventDispatcher(celery_dispatcher.EventDispatcher):
-    """Sends Celery's own events, those of the worker: online, heartbeat, offline.
-
-    One that Redis does not take is dropped, since the next heartbeat says the same. Celery's dispatcher would
-    wait for a connection on the main thread, for as long as Redis accepts no writes.
-    """
-
-    def _publish(self, event: Any, *_: Any, **__: Any) -> None:
-        process_runtime().monitors.publish(serializer.encode([event]))
 
 
 class TaskEvents(bootsteps.StartStopStep):

@@ -21,8 +21,7 @@ from goondan_tasks.contract.messages import ToolCallError, wall_clock
 from goondan_tasks.fleet.monitors import Monitors
 from goondan_tasks.ledger.submission import call_json
 from workers.job import Job
-from workers.pool import monitoring
-from workers.pool.consumer import DISPATCHER
+from workers.pool import consumer as consumers
 from workers.pool.monitoring import LONGEST_NAME, MOST_CALLS, MOST_NAMES, TaskEvents, count
 from workers.pool.pool import CallPool
 
@@ -63,10 +62,10 @@ class Broker(FakeRedis):
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a consumer as Celery makes it."""
     app = Celery("events", broker="memory://", set_as_current=False)
-    app.events.dispatcher_cls = DISPATCHER
+    app.events.dispatcher_cls = "workers.pool.consumer:EventDispatcher"
     broker = Broker()
     runtime = SimpleNamespace(monitors=Monitors(broker, Settings()))
-    monkeypatch.setattr(monitoring, "process_runtime", lambda: runtime)
+    monkeypatch.setattr(consumers, "process_runtime", lambda: runtime)
     pool = CallPool(limit=1)
     pool._runtime = cast(Any, runtime)
     dispatcher = app.events.Dispatcher(app.connection_for_write(), hostname="w1", buffer_group=["task"])
