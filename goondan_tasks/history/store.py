@@ -61,17 +61,6 @@ class StepStore:
         self._catalogs: OrderedDict[str, ToolCatalog] = OrderedDict()
         self._lock = threading.Lock()
 
-    def keep(
-        self, record: StepRecord, catalog: bytes, *, message: JsonObject | None, left: LeftTools = _NO_TOOLS
-    ) -> bool:
-        """Store an open Step with its catalog as JSON; the record has the catalog's digest.
-
-        ``left`` is for the next Step of the Turn. A Step that was opened before stays as it is, because its
-        producer may have read it; return whether it is this one. Two runs of one call open the same Step if
-        the first was taken for dead.
-        """
-        return self.run(self.keeping(record, catalog, message=message, left=left))
-
     def run(self, script_call: ScriptCall[T]) -> T:
         """Run a script call of this store."""
         with naming(str(script_call.keys[0])):
@@ -81,7 +70,12 @@ class StepStore:
     def keeping(
         self, record: StepRecord, catalog: bytes, *, message: JsonObject | None, left: LeftTools = _NO_TOOLS
     ) -> ScriptCall[bool]:
-        """Return the script call of :meth:`keep`."""
+        """Return what stores an open Step with its catalog as JSON; the record has the catalog's digest.
+
+        ``left`` is for the next Step of the Turn. A Step that was opened before stays as it is, because its
+        producer may have read it; the answer is whether it is this one. Two runs of one call open the same
+        Step if the first was taken for dead.
+        """
         fields = {"step": serializer.encode(record.to_wire())}
         if message is not None:
             fields["message"] = serializer.encode(message)

@@ -75,6 +75,11 @@ def steps(redis: Redis) -> StepStore:
     return StepStore(redis, KEYS, 600, remembers_revisions=True)
 
 
+def keep_step(redis: Redis) -> bool:
+    store = steps(redis)
+    return store.run(store.keeping(STEP, CATALOG, message={"role": "user"}))
+
+
 def instances(redis: Redis) -> Instances:
     return Instances(redis, KEYS)
 
@@ -96,7 +101,7 @@ def spawn(redis: Redis, name: str, cwd: str | None = None) -> object:
 
 
 FAILING: dict[str, tuple[str, Ask]] = {
-    "a Step is kept": (STEP_KEY, lambda redis: steps(redis).keep(STEP, CATALOG, message=None)),
+    "a Step is kept": (STEP_KEY, keep_step),
     "a Step is read": (STEP_KEY, lambda redis: steps(redis).read(STEP.id)),
     "a Step's message": (STEP_KEY, lambda redis: steps(redis).message(STEP.id)),
     "a Step's tools": (STEP_KEY, lambda redis: steps(redis).left_by(STEP.id, CALL, bundle_ref="r1")),
@@ -117,7 +122,7 @@ FAILING: dict[str, tuple[str, Ask]] = {
 @pytest.mark.parametrize("what", FAILING)
 def test_operation_needing_damaged_key_names_key_at_once(redis: Redis, what: str) -> None:
     key, ask = FAILING[what]
-    steps(redis).keep(STEP, CATALOG, message={"role": "user"})
+    keep_step(redis)
     damage(redis, key)
     with pytest.raises(RecordDamagedError, match="WRONGTYPE") as raised, broker_errors(""):
         patiently(lambda: ask(redis))
@@ -127,8 +132,8 @@ def test_operation_needing_damaged_key_names_key_at_once(redis: Redis, what: str
 
 def test_damaged_turn_record_does_not_block_steps(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     damage(redis, TURN_KEY)
+    keep_step(redis)
     store = steps(redis)
-    store.keep(STEP, CATALOG, message={"role": "user"})
     store.run(store.noting(STEP, ["id-1"]))
     assert store.message(STEP.id) == {"role": "user"}
     assert TURN_KEY in caplog.text
@@ -137,7 +142,7 @@ def test_damaged_turn_record_does_not_block_steps(redis: Redis, caplog: pytest.L
 def test_damaged_note_of_revision_counts_as_absent(redis: Redis) -> None:
     damage(redis, KEYS.step_revision("coder", "k"))
     assert steps(redis).last_revision("coder", "k") is None
-    steps(redis).keep(STEP, CATALOG, message=None)
+    keep_step(redis)
     assert steps(redis).last_revision("coder", "k") == "r1"
 
 

@@ -307,7 +307,7 @@ def keep(
         blocks=({"type": "custom.note"},),
     )
     left = LeftTools(registered=registered, unregistered=unregistered)
-    store.keep(record, catalog, message={"role": "user"}, left=left)
+    store.run(store.keeping(record, catalog, message={"role": "user"}, left=left))
     return record
 
 

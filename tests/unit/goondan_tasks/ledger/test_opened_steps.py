@@ -90,7 +90,7 @@ def test_step_without_result_is_replaced(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
     store = StepStore(ledger.redis, ledger.keys, 60)
-    store.keep(record_of(call, "of a worker that died"), CATALOG, message={"role": "user"})
+    store.run(store.keeping(record_of(call, "of a worker that died"), CATALOG, message={"role": "user"}))
     store.note_unregistered(identity_of(call), ["gone"])
     assert finish(ledger, claimed(ledger, call), "first") > Stored.LOST
     assert blocks(ledger, call) == ["first"]

@@ -31,7 +31,7 @@ class Instances:
             "trace_id": "0" * 32,
         }
         record = StepRecord(id=f"{ref}-{instance}", index=0, catalog="c", bundle_ref=ref, **names)
-        self.store.keep(record, b"[]", message=None)
+        self.store.run(self.store.keeping(record, b"[]", message=None))
         assert all(block["type"] == CHANGED for block in blocks)
         return [block["data"] for block in blocks]
 
