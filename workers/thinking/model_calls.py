@@ -155,7 +155,7 @@ def model_tool(
 ) -> RegisteredTool:
     """Return the system tool that asks a Model."""
     model, spec = provider.resource, provider.resource.spec
-    limits = {"maxConcurrency": spec.max_concurrency, "rateLimit": spec.rate_limit}
+    limits: JsonObject = {"maxConcurrency": spec.max_concurrency, "rateLimit": spec.rate_limit}
     tool = system_tool(
         tool_part(model.name),
         ModelTool(provider, redis, keys, open_requests).__call__,

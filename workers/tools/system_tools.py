@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from broker_config.scripts import ScriptCall
 from goondan_tasks.authoring.agent_api import AgentContext
 from goondan_tasks.authoring.entry import handle_in
 from goondan_tasks.authoring.tool_api import ToolContext
@@ -32,6 +33,7 @@ def system_tool(
     required: Sequence[str],
     timeout_seconds: float,
     only_waits: bool = False,
+    reads: Callable[[Any], ScriptCall[Any] | None] | None = None,
     **policy: Any,
 ) -> RegisteredTool:
     """Make one of the system's own tools, which every worker runs for every agent and no catalog lists.
@@ -50,7 +52,7 @@ def system_tool(
     }
     bound = declared_tool(SYSTEM_TOOL, export, _THIS.name, _THIS.parent)
     arguments = compile_schema(bound.export.parameters)
-    return RegisteredTool(bound, handler, arguments, is_async_handler(handler), only_waits)
+    return RegisteredTool(bound, handler, arguments, is_async_handler(handler), only_waits, reads)
 
 
 def system_tools(max_output_bytes: int) -> dict[str, RegisteredTool]:

@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
 from typing import Any, Protocol, TypeVar
@@ -585,12 +585,12 @@ def step_tool(
         "message": {"type": "object"},
         "previousStepId": {"type": "string"},
     }
-    tool = system_tool(
+    return system_tool(
         "step",
         step,
         description="Open a Step of a Turn that a producer drives.",
         properties=properties,
         required=["index"],
         timeout_seconds=3 * MOST_SECONDS,
+        reads=reads,
     )
-    return replace(tool, reads=reads)
