@@ -143,16 +143,16 @@ class EntryStep(RecordedStep):
         return self
 
     async def _keep(self, step: OpenStep) -> None:
-        """Store the Step before calls of it are submitted; raises as :meth:`Steps.keep`."""
-        unkept = self._steps.unkept(step)
-        self._record = unkept.record
-        self._kept = self._tools.handoffs.post(unkept.script_call, is_awaited=not self._goes_along)
+        """Store the Step before its calls; raises as :func:`answer_to` and :meth:`Steps.opened_before`."""
+        opened = self._steps.opened(step)
+        self._record = opened.record
+        self._kept = self._tools.handoffs.post(opened.keeping, is_awaited=not self._goes_along)
         if not self._goes_along and not await answer_to(self._kept, is_async=self.is_async):
-            opened = partial(self._steps.opened_before, unkept.record)
-            self._record = await may_block(opened, is_async=self.is_async)
+            opened_before = partial(self._steps.opened_before, opened.record)
+            self._record = await may_block(opened_before, is_async=self.is_async)
         else:
-            self._steps.note_opened(unkept)
-            self._steps.tell_started(unkept.record)
+            opened.note_kept()
+            self._steps.tell_started(opened.record)
 
     @property
     def _goes_along(self) -> bool:

@@ -226,20 +226,6 @@ class StepRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class UnkeptStep:
-    """A Step that was entered, and is not stored yet."""
-
-    record: StepRecord
-    catalog: ToolCatalog
-    #: what it leaves to the next Step of its Turn
-    left: LeftTools
-    #: stores it; the answer is false if another run has opened it, see :meth:`Steps.opened_before`
-    script_call: ScriptCall[bool]
-    #: a ``time.monotonic()``, from which it is kept
-    begun_at: float
-
-
-@dataclass(frozen=True, slots=True)
 class StepTerms:
     """The settings and the Swarm's policy for Steps and their calls."""
 
@@ -298,10 +284,10 @@ class Steps:
             StepRequest(identity_of(call), call, given.index, given.message, given.previous_step_id, left)
         )
         step.pass_through()
-        unkept = self.unkept(step)
-        self.tell_started(unkept.record)
-        self.tell_completed(unkept.record)
-        return OpenedStep(unkept.record, unkept.script_call, partial(self.note_opened, unkept))
+        opened = self.opened(step)
+        self.tell_started(opened.record)
+        self.tell_completed(opened.record)
+        return opened
 
     def reads(self, job: "Opening") -> ScriptCall[Any] | None:
         """Return what :meth:`prepare` asks of Redis for a Step of a producer."""
@@ -337,26 +323,25 @@ class Steps:
         gone = dynamic.gone(call.agent_name, turn)
         return self._step(request, [tool for tool in left.registered if tool.item.name not in gone])
 
-    def unkept(self, step: OpenStep) -> UnkeptStep:
-        """Return a Step that was entered, to be stored; once it is, its calls are admitted.
+    def opened(self, step: OpenStep) -> OpenedStep:
+        """Return a Step that was entered, to be kept; once it is, its calls are admitted.
 
         Tools that were registered or unregistered meanwhile appear in or disappear from the Turn's next Step,
         in whichever worker that is opened (003 §10.3).
         """
-        record, message, begun_at = step.record(self.bundle_ref), step.context.message, monotonic()
+        record = step.record(self.bundle_ref)
+        kept = KeptStep(record, step.catalog, monotonic() + self.store.ttl_seconds)
         agent, turn = record.agent_name, (record.instance_key, record.turn_id)
         tools, gone = self.registry.dynamic.of(agent, turn), self.registry.dynamic.gone(agent, turn)
         left = LeftTools(registered=step.tools.passed_on(record.id, tools, gone), unregistered=sorted(gone))
-        script_call = self.store.keeping(record, step.catalog.json, message=message, left=left)
-        return UnkeptStep(record, step.catalog, left, script_call, begun_at)
+        keeping = self.store.keeping(record, step.catalog.json, message=step.context.message, left=left)
+        return OpenedStep(record, keeping, partial(self._note_kept, kept, left.unregistered))
 
-    def note_opened(self, unkept: UnkeptStep) -> None:
-        """Admit the calls of a Step here: it is kept, or goes with its first calls."""
-        record = unkept.record
-        self._catalogs[record.agent_name] = unkept.catalog
-        self._remember(KeptStep(record, unkept.catalog, unkept.begun_at + self.store.ttl_seconds))
-        turn = (record.instance_key, record.turn_id)
-        self.registry.dynamic.told(record.agent_name, turn, unkept.left.unregistered)
+    def _note_kept(self, step: KeptStep, unregistered: Collection[str]) -> None:
+        agent, turn = step.record.agent_name, (step.record.instance_key, step.record.turn_id)
+        self._catalogs[agent] = step.catalog
+        self._remember(step)
+        self.registry.dynamic.told(agent, turn, unregistered)
 
     def opened_before(self, record: StepRecord) -> StepRecord:
         """Return a Step as another run of its call has opened it; this blocks.
@@ -377,7 +362,7 @@ class Steps:
         tell_of_step(self.events, STEP_COMPLETED, record)
 
     def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
-        """Record which tools a call unregistered, for the next Step; blocks, and raises as :meth:`keep`."""
+        """Record which tools a call unregistered, for the next Step; blocks, raises as :func:`patiently`."""
         if call.step_id is not None:
             patiently(partial(self.store.note_unregistered, call.step_id, names))
             self.registry.dynamic.told(call.agent_name, turn_of(call), names)

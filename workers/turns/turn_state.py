@@ -1,9 +1,8 @@
-"""The state of one run of a Turn, or of one request to a model; and a Step that a call has opened."""
+"""The state of one run of a Turn, or of one request to a model; and a Step that has opened."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from broker_config.scripts import ScriptCall
 from goondan_tasks.contract.conversation import Conversation
@@ -39,9 +38,10 @@ class TurnState:
 
 @dataclass(frozen=True, slots=True)
 class OpenedStep:
-    """A Step of a producer, which is kept together with the result of the call that has opened it."""
+    """A Step that is not kept yet: a producer's is kept with the result of the call that has opened it."""
 
     record: StepRecord
-    keeping: ScriptCall[Any]
-    #: called once it is kept, so that its calls are admitted here
+    #: keeps it; the answer is false if another run has opened it, see :meth:`Steps.opened_before`
+    keeping: ScriptCall[bool]
+    #: called once it is kept, or goes with its first calls, so that these are admitted here
     note_kept: Callable[[], object]

@@ -116,9 +116,9 @@ def test_slow_reopening_leaves_step_as_first_opened(steps: Worker, store: Store)
     frozen.pass_through()
     frozen.catalog = ToolCatalog(())
     opened = open_step(quick, asked)
-    unkept = slow.unkept(frozen)
-    assert not store.run(unkept.script_call)
-    assert slow.opened_before(unkept.record) == opened
+    late = slow.opened(frozen)
+    assert not store.run(late.keeping)
+    assert slow.opened_before(late.record) == opened
     for worker in (slow, quick, another):
         assert worker.require(call(opened.id)).catalog.item("stove__cook") is not None
 
