@@ -144,10 +144,12 @@ def require_lease(world: World, one: KnownCall) -> None:
 
 
 def require_startable(world: World, one: KnownCall) -> None:
-    """Raise BrokenPromiseError if a call that was marked has ended or is cancelled."""
+    """Raise BrokenPromiseError if a call that was marked has ended, is cancelled, or has a damaged record."""
     if one.is_foreign:
         return
-    if one.result is not None and not one.is_damaged:
+    if one.is_damaged:
+        raise BrokenPromiseError(f"{world.name(one)} was marked as started although its record is damaged")
+    if one.result is not None:
         raise BrokenPromiseError(f"{world.name(one)} was marked as started after its end")
     if one.is_cancelled:
         raise BrokenPromiseError(f"{world.name(one)} was marked as started after its cancel")
@@ -166,7 +168,7 @@ def require_alone(world: World, one: KnownCall, held: Held) -> None:
     for rival in _rivals(world, held):
         if rival is one:
             raise BrokenPromiseError(f"{world.name(one)} runs twice under valid leases")
-        if rival.is_damaged:  # nothing says that it runs; its worker stops it at the next renewal
+        if one.is_damaged or rival.is_damaged:  # nothing says that it runs; the next renewal stops it
             continue
         if one.is_event and rival.is_event and mailbox_of(one.call) == mailbox_of(rival.call):
             raise BrokenPromiseError(f"{world.name(one)} and {world.name(rival)} of one mailbox run at once")
