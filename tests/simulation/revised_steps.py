@@ -21,7 +21,7 @@ from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.contract.calls import identity_of, new_call, queue_element
 from goondan_tasks.contract.errors import BundleRevisionUnavailableError, GoondanError
 from goondan_tasks.contract.messages import ToolCall, ToolCallResult
-from goondan_tasks.contract.names import STEP_TOOL
+from goondan_tasks.contract.names import STEP_TOOL, call_identity
 from goondan_tasks.history import StepStore
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of
@@ -67,7 +67,7 @@ from workers.processes.isolation import Children, Isolation
 from workers.revisions.revisions import Revisions
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
-from workers.turns.steps import Steps, StepTerms, step_tool
+from workers.turns.steps import StepRequest, Steps, StepTerms, step_tool
 
 #: each revision, and what its bundle declares beside ``plain``, and whether that is idempotent
 _EDITIONS: dict[str, dict[str, bool]] = {
@@ -421,7 +421,7 @@ def give_back(world: RevisionsWorld, pick: Random) -> bool:
 
 
 def open_and_die(world: RevisionsWorld, pick: Random) -> bool:
-    """Let a worker die once it has kept a Step; another revision is active when the Step is opened again."""
+    """Let a worker die before it keeps a Step; another revision is active when the Step is opened again."""
 
     def openings(one: Worker) -> list[Held]:
         if world.revised(one).program.is_busy:
@@ -448,6 +448,29 @@ def open_and_die(world: RevisionsWorld, pick: Random) -> bool:
     world.now += LEASE
     world.show_time()
     world.reaper.sweep("sweeper")
+    return True
+
+
+def keep_entry_step(world: RevisionsWorld, pick: Random) -> bool:
+    """Keep a Step of an agent's entry; another run may have kept it, with another revision."""
+    worker = world.awake(pick, lambda one: not world.revised(one).program.is_busy)
+    if worker is None:
+        return False
+    edition, index = world.revised(worker).revisions.active, pick.randrange(MOST_STEPS)
+    steps: Steps = edition.steps
+    event = new_call(AGENT, PLAIN, {}, {"instance_key": INSTANCE, "turn_id": "entry"})
+    step_id = call_identity(AGENT, INSTANCE, event.turn_id, f"step-{index}.1")
+    step = steps.prepare(StepRequest(step_id, event, index))
+    step.pass_through()
+    opened = steps.opened(step)
+    record = opened.record
+    if world.repeated(opened.keeping, pick):
+        opened.note_kept()
+    else:
+        record = steps.opened_before(record)
+    if world.step_refs.get(step_id, record.bundle_ref) != record.bundle_ref:
+        raise BrokenPromiseError(f"Step {index} of an entry is kept again, with {record.bundle_ref}")
+    world.note(f"{worker.name} has Step {index} of an entry")
     return True
 
 
@@ -527,6 +550,7 @@ REVISIONS = Scene(
         (workers.renew, 1),
         (give_back, 1),
         (open_and_die, 3),
+        (keep_entry_step, 1),
         (faults.freeze, 0),
         (faults.thaw, 2),
         (faults.kill, 0),

@@ -535,6 +535,14 @@ _REVISIONS = [
         "answer[8], answer[9] = '', id",
         "",
     ),
+    ("a Step is opened again", "if kept then return {kept, false} end", "", ""),
+    (
+        "a Step that is not kept counts as the last one",
+        "if kept then return {kept, false} end",
+        "if kept then\n  if KEYS[4] then redis.call('SET', KEYS[4], ARGV[4], 'EX', ARGV[5]) end\n"
+        "  return {kept, false}\nend",
+        "",
+    ),
     (
         "a call of a Step gets the active revision",
         "ref = self._ref_of_step(call) or self._active.ref",

@@ -61,6 +61,7 @@ QUICK = [
     "a sweep stops at a record that cannot be read",
     "start marks a call that Redis has lost",
     "a call that names another revision is claimed early",
+    "a Step that is not kept counts as the last one",
     "a slot is not compared",
     "a newer bundle loses the next slot",
 ]
