@@ -86,7 +86,7 @@ class LeadPart:
         except RedisError:
             pass  # the lead has the results again
         again, self.lead._results = self.lead._results, []
-        self.lead._must_pause = False
+        self.lead._outage.must_pause = False
         return again
 
 

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from broker_config.queue_reader import Batch, QueueReader, Receiver
 from broker_config.queues import is_events_queue
-from broker_config.refusals import is_script_fault, refusal_text
+from broker_config.refusals import is_script_fault
 from broker_config.scripts import ClaimOnReserve, ScriptCall
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.contract.messages import ToolCallResult, redis_clock
@@ -31,6 +31,7 @@ from workers.plain_context import PlainContext
 from workers.plan import Plan
 from workers.pool.limits import note_verdict
 from workers.pool.loop_calls import LoopCalls, Pool, end_detached
+from workers.pool.outage import Outage
 from workers.pool.parts import WorkerParts
 
 logger = structlog.get_logger(__name__)
@@ -52,9 +53,6 @@ EXTRA = 64
 
 #: how many calls are claimed in one trip at most: Lua's ``unpack`` takes 8,000 values, two for each call
 MOST_CLAIMED = 1_000
-
-#: the pause before Redis is tried again, in seconds
-PAUSE_SECONDS = 0.5
 
 
 class Lead:
@@ -82,7 +80,8 @@ class Lead:
         self.on_loop = LoopCalls(runtime, threads, slots, pool, self._watch_on, self._send_along)
         #: the number of the current leader, which changes with every takeover
         self._leader = 0
-        self._is_led = self._is_woken = False
+        self._is_led = False
+        self._is_woken = False
         self._thread: threading.Thread | None = None
         #: whether the leader holds a slot
         self._has_slot = False
@@ -97,15 +96,14 @@ class Lead:
         self._oldest = 0.0
         #: the calls whose marks, results or releases Redis has not confirmed, by token
         self._unconfirmed: dict[str, Job] = {}
-        #: the refusals of Redis since its last answer
-        self._refusals: set[str] = set()
-        self._must_pause = False
+        self._outage = Outage()
         #: whether more calls came than the one of a wake-up: they are claimed first, and marked with it
         self._has_more = False
         #: how many calls in a row were short
         self._short = 0
         #: when the latest calls were claimed, and how many
-        self._taken_at, self._taken = 0.0, 0
+        self._taken_at = 0.0
+        self._taken = 0
         self._is_busy = threading.Event()
 
     def start(self) -> None:
@@ -207,7 +205,7 @@ class Lead:
             self._has_slot = False
             self._slots.leave(None)
         self._pool.flush()
-        self._pause_if_refused()
+        self._outage.pause()
         self._is_woken = False
         attached = self._queues
         queues = () if attached is None or self._pool.is_draining else attached()
@@ -226,9 +224,10 @@ class Lead:
             ahead = min(credit, GROUP) if self._short >= GROUP else 1
             batch = self._reader.reserve(queues, credit, self._extra(), ahead=ahead)
             self._has_more = batch.is_full and 0 < len(batch.claims) < credit and self._short >= GROUP
-            self._taken_at, self._taken = monotonic(), len(batch.claims) + len(self._ready)
+            self._taken_at = monotonic()
+            self._taken = len(batch.claims) + len(self._ready)
         except RedisError as error:
-            self._refused(error)
+            self._outage.note_error(error)
             return True
         if batch.claims:
             self._take(batch)
@@ -377,7 +376,7 @@ class Lead:
             self._pool.finish(job, result)
             return
         for report in reports:
-            self._reader.post(report, self._note_answer)
+            self._reader.post(report, self._outage.note_answer)
         job.end_with(result)
         if not self._results:
             self._oldest = monotonic()
@@ -392,7 +391,7 @@ class Lead:
         try:
             self._reader.send()
         except RedisError as error:
-            self._refused(error)
+            self._outage.note_error(error)
 
     # Marks: a handler begins only after Redis has confirmed that its claim is still valid.
 
@@ -402,13 +401,13 @@ class Lead:
         try:
             job.require_fresh()
             while job.state in (JobState.CLAIMED, JobState.MARKING):
-                self._pause_if_refused()
+                self._outage.pause()
                 try:
                     if job.state is JobState.CLAIMED:
                         self._post_marks([job, *self._next_ahead()])
                     self._reader.settle()
                 except RedisError as error:
-                    self._refused(error)
+                    self._outage.note_error(error)
                 job.require_fresh()
                 if job.state is JobState.CLAIMED and self._is_stopping:
                     return
@@ -434,7 +433,8 @@ class Lead:
     def _post_marks(self, jobs: Sequence[Job]) -> None:
         fresh_until = monotonic() + self._three_quarters_of_lease
         for job in jobs:
-            job.state, job.fresh_until = JobState.MARKING, fresh_until
+            job.state = JobState.MARKING
+            job.fresh_until = fresh_until
 
         def on_answer(answers: Any) -> None:
             if is_script_fault(answers) and len(jobs) > 1:  # the fault of one must not stop the others
@@ -448,9 +448,10 @@ class Lead:
                     job.state = JobState.CLAIMED
                 else:
                     job.state = STATES[answers[number]]
-            self._note_answer(answers)
+            self._outage.note_answer(answers)
 
-        claims, own_keys = [(job.id, job.token) for job in jobs], [job.key for job in jobs]
+        claims = [(job.id, job.token) for job in jobs]
+        own_keys = [job.key for job in jobs]
         self._reader.post(self._ledger.start(claims, own_keys), on_answer)
 
     def _end_unstarted(self, job: Job) -> None:
@@ -473,7 +474,10 @@ class Lead:
             self._post_results(others)
 
     def _send_along(self, jobs: Sequence[Job]) -> bool:
-        """Lead again with results of the event loop; false if a thread leads, which may wait for calls."""
+        """Lead again with the results of calls on the event loop; return false if a thread leads.
+
+        That thread may be waiting for calls.
+        """
         with self._lock:
             if self._is_led or len(jobs) > EXTRA:
                 return False
@@ -487,7 +491,7 @@ class Lead:
         self._unconfirmed |= {job.token: job for job in results}
 
         def on_answer(answers: Any) -> None:
-            self._note_answer(answers)
+            self._outage.note_answer(answers)
             if is_script_fault(answers) and len(results) > 1:  # the fault of one must not stop the others
                 for job in results:
                     self._post_results([job])
@@ -504,25 +508,6 @@ class Lead:
                     del self._unconfirmed[job.token]
 
         self._reader.post(writer.row_script(results), on_answer)
-
-    def _note_answer(self, answer: Any) -> None:
-        if not isinstance(answer, RedisError):
-            self._refusals.clear()
-        elif not is_script_fault(answer):
-            self._refused(answer)
-
-    def _refused(self, error: RedisError) -> None:
-        """Log that Redis has refused something or cannot be reached, and pause before the next attempt."""
-        reason = refusal_text(error)
-        if reason not in self._refusals:  # each once, not twice a second
-            self._refusals.add(reason)
-            logger.warning("Redis accepts no commands, trying again: %s", reason)
-        self._must_pause = True
-
-    def _pause_if_refused(self) -> None:
-        if self._must_pause:
-            self._must_pause = False
-            sleep(PAUSE_SECONDS)
 
     # Slots and threads.
 
@@ -557,7 +542,7 @@ class Lead:
         with self._lock:
             if number == self._leader:
                 self._running = None
-                self._must_pause = True  # else a fault that comes again would be a busy loop
+                self._outage.must_pause = True  # else a fault that comes again would be a busy loop
                 self._elect()
 
     def _elect(self) -> None:

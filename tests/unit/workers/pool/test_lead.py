@@ -30,8 +30,7 @@ from workers.concurrency.slots import Slots, Wait
 from workers.concurrency.threads import DaemonThreads
 from workers.job import Job
 from workers.plan import Plan, SlowToolDetector
-from workers.pool import lead as lead_module
-from workers.pool import loop_calls
+from workers.pool import loop_calls, outage
 from workers.pool.lead import AHEAD_SECONDS, EXTRA, GROUP, Lead
 from workers.pool.loop_calls import end_detached
 from workers.results import result_of
@@ -365,7 +364,7 @@ def test_call_whose_mark_is_refused_does_not_run(answer: int, ended_as_cancelled
 
 
 def test_results_are_sent_again_when_redis_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead_module, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(outage, "PAUSE_SECONDS", 0.01)
 
     def goes_away(_: int) -> None:
         scene.reader.is_away = True
@@ -423,7 +422,7 @@ def test_unsettable_mark_costs_only_its_own_call() -> None:
 
 
 def test_no_call_begins_while_mark_is_unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead_module, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(outage, "PAUSE_SECONDS", 0.01)
     scene = Scene(1, lambda number: None)
     job_comes = threading.Event()
 
