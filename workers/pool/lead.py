@@ -437,18 +437,18 @@ class Lead:
             job.fresh_until = fresh_until
 
         def on_answer(answers: Any) -> None:
-            if is_script_fault(answers) and len(jobs) > 1:  # the fault of one must not stop the others
+            self._outage.note_answer(answers)
+            if not isinstance(answers, RedisError):
+                for job, answer in zip(jobs, answers, strict=True):
+                    job.state = STATES[answer]
+            elif not is_script_fault(answers):
+                for job in jobs:
+                    job.state = JobState.CLAIMED
+            elif len(jobs) > 1:  # the fault of one must not stop the others
                 for job in jobs:
                     self._post_marks([job])
-                return
-            for number, job in enumerate(jobs):
-                if is_script_fault(answers):
-                    job.state = JobState.DAMAGED
-                elif isinstance(answers, RedisError):
-                    job.state = JobState.CLAIMED
-                else:
-                    job.state = STATES[answers[number]]
-            self._outage.note_answer(answers)
+            else:
+                jobs[0].state = JobState.DAMAGED
 
         claims = [(job.id, job.token) for job in jobs]
         own_keys = [job.key for job in jobs]
