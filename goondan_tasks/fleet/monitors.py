@@ -6,6 +6,7 @@ show the same as the ledger, also for calls whose worker died, and for those tha
 
 import base64
 import contextlib
+import logging
 import re
 import threading
 import time
@@ -15,7 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from broker_config import serializer
 from broker_config.keys import Keys
@@ -32,6 +33,8 @@ from goondan_tasks.contract.names import EVENT_TOOLS
 from goondan_tasks.contract.redaction import KNOWN_SECRETS, hidden_in_log, is_named_as_secret
 from goondan_tasks.fleet.agent_registry import AgentRegistry
 
+logger = logging.getLogger(__name__)
+
 #: the limit of shown arguments and outputs, and of a shown error
 SHOWN_CHARACTERS, ERROR_CHARACTERS = 200, 1_000
 
@@ -44,6 +47,8 @@ ALIVE_SECONDS = 1.0
 
 #: Celery's names (celery/events/event.py)
 _EXCHANGE, _ROUTING_KEY = "celeryev", "task.multi"
+
+_FORBIDDEN = "Flower and other monitors hear nothing: %s. Give this user of Redis the channels `&/*`."
 
 _names_in = re.compile(r'"([^"\\]{1,100})":').findall
 
@@ -140,6 +145,8 @@ class Monitors:
         self._sending = threading.Lock()
         self._alive: Collection[str] = ()
         self._looked_at = -ALIVE_SECONDS
+        #: whether Redis has refused the last message for want of a right
+        self._is_forbidden = False
 
     def add(self, worker: str, event: Mapping[str, Any], at: float | None = None) -> None:
         """Queue an event for the next :meth:`flush`; ``at`` is its time in s since the epoch."""
@@ -219,18 +226,24 @@ class Monitors:
         """Drop all waiting events."""
         self._waiting.clear()
 
-    def publish(self, events: bytes) -> bool:
-        """Send a JSON list of events in one message; return whether Redis has taken it."""
+    def publish(self, events: bytes, routing_key: str = _ROUTING_KEY) -> bool:
+        """Send a JSON event, or a list of them, in one message; return whether Redis has taken it."""
         try:
-            self._publish(events)
+            self._publish(events, routing_key)
+        except NoPermissionError as error:
+            if not self._is_forbidden:
+                logger.warning(_FORBIDDEN, error)
+            self._is_forbidden = True
+            return False
         except (RedisError, OSError):  # reported by other uses of Redis
             return False
+        self._is_forbidden = False
         return True
 
-    def _publish(self, events: bytes) -> None:
+    def _publish(self, events: bytes, routing_key: str) -> None:
         """Publish as kombu does (kombu/transport/redis.py ``_put_fanout``), which makes a client for each."""
         database = self._redis.get_connection_kwargs().get("db") or 0
-        delivery_info = {"exchange": _EXCHANGE, "routing_key": _ROUTING_KEY}
+        delivery_info = {"exchange": _EXCHANGE, "routing_key": routing_key}
         message = {
             "body": base64.b64encode(events).decode(),
             "content-type": "application/json",
@@ -244,4 +257,4 @@ class Monitors:
                 "priority": 0,
             },
         }
-        self._redis.publish(f"/{database}.{_EXCHANGE}/{_ROUTING_KEY}", serializer.encode(message))
+        self._redis.publish(f"/{database}.{_EXCHANGE}/{routing_key}", serializer.encode(message))

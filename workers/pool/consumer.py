@@ -30,8 +30,8 @@ class EventDispatcher(CeleryEventDispatcher):
     wait for a connection on the main thread, for as long as Redis accepts no writes.
     """
 
-    def _publish(self, event: Any, *_: Any, **__: Any) -> None:
-        process_runtime().monitors.publish(serializer.encode([event]))
+    def _publish(self, event: Any, _: Any, routing_key: str, **__: Any) -> None:
+        process_runtime().monitors.publish(serializer.encode(event), routing_key)
 
 
 class Consumer(CeleryConsumer):
@@ -52,7 +52,8 @@ class Consumer(CeleryConsumer):
         # its statistics: the lead takes as many as there are slots
         kwargs |= {"prefetch_multiplier": 1, "initial_prefetch_count": kwargs["pool"].num_processes}
         super().__init__(*args, **kwargs)
-        self.app.events.dispatcher_cls = f"{__name__}:EventDispatcher"
+        events: Any = self.app.events
+        events.Dispatcher = self.app.subclass_with_self(EventDispatcher, reverse="events.Dispatcher")
         require_broker(self.app.conf.broker_read_url, Settings.load().redis_url)
 
     def connection_for_read(self, heartbeat: float | None = None) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from celery.events.state import State
 from fakeredis import FakeRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError
 
 from broker_config.settings import Settings
 from goondan_tasks.contract.calls import Run, new_call
@@ -143,6 +144,21 @@ def test_events_wait_ordered_and_bounded_during_outage(
     monitors.flush()
     numbers = [int(event["uuid"]) for event in watched.events()]
     assert numbers == list(range(3, MOST_EVENTS + 3))
+
+
+def test_missing_right_to_publish_is_told_once(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitors = Monitors(watched.redis, Settings())
+
+    def refuse(*_: object) -> None:
+        raise NoPermissionError("No permissions to access a channel")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(watched.redis, "publish", refuse)
+        assert [monitors.publish(b"[]") for _ in range(3)] == [False] * 3
+    assert ["&/*" in message for message in caplog.messages] == [True]
+    assert monitors.publish(b"[]")
 
 
 def test_monitors_receive_nothing_if_events_are_off(watched: Watched) -> None:

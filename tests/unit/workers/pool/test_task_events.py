@@ -53,8 +53,12 @@ class Broker(FakeRedis):
         if self.refusals:
             raise self.refusals.pop()
         sent = json.loads(message)
-        assert (channel, sent["content-type"]) == ("/0.celeryev/task.multi", "application/json")
-        self.events += json.loads(base64.b64decode(sent["body"]))
+        assert sent["content-type"] == "application/json"
+        events = json.loads(base64.b64decode(sent["body"]))
+        is_group = isinstance(events, list)
+        self.events += events if is_group else [events]
+        key = "task.multi" if is_group else events["type"].replace("-", ".")  # as Celery's receivers select
+        assert (channel, sent["properties"]["delivery_info"]["routing_key"]) == (f"/0.celeryev/{key}", key)
         return 1
 
 
@@ -93,6 +97,9 @@ def test_worker_event_is_sent_once_over_workers_client(consumer: Any) -> None:
         consumer.event_dispatcher.send("worker-heartbeat", active=active, retry=True)
     [event] = consumer.broker.events
     assert event.items() >= {"type": "worker-heartbeat", "hostname": "w1", "active": 2}.items()
+    consumer.event_dispatcher.send("task-custom", uuid="1")
+    consumer.event_dispatcher.flush()
+    assert [event["type"] for event in consumer.broker.events] == ["worker-heartbeat", "task-custom"]
     assert not consumer.event_dispatcher.connection.connected
 
 
