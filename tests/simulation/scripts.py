@@ -22,7 +22,7 @@ from tests.simulation.refusals import exchange_or_refuse
 #: holds the seconds and the microseconds of the virtual clock, as ``TIME`` answers
 CLOCK = "sim:clock"
 #: the texts of the scripts that were made in the current block
-_made: list[str] = []
+_made: dict[str, None] = {}
 _TIME = re.compile(r"redis\.call\('TIME'\)")
 #: batches so small that the few calls of a walk fill them
 _SMALLER = {"local MOST_AT_ONCE = 100\n": "local MOST_AT_ONCE = 3\n"}
@@ -77,8 +77,9 @@ def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
                 text = text.replace(mutation.old, mutation.new)
         for size, smaller in _SMALLER.items():
             text = text.replace(size, smaller)
-        _made.append(_TIME.sub(_VIRTUAL, text))
-        return of(cls, _made[-1])
+        simulated = _TIME.sub(_VIRTUAL, text)
+        _made[simulated] = None
+        return of(cls, simulated)
 
     def watched(
         connection: Any,
@@ -112,7 +113,7 @@ def simulated_scripts(*mutations: Mutation) -> Iterator[None]:
 def load_scripts(redis: Redis) -> None:
     """Load all scripts that were made: a client that has to send a text makes a trip more than another."""
     with redis.pipeline(transaction=False) as pipe:
-        for text in dict.fromkeys(_made):
+        for text in _made:
             pipe.script_load(text)
         pipe.execute()
 
