@@ -1,15 +1,15 @@
 """A worker's connection to its broker: short pauses between attempts, and no wait for a reply."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, Self
 
-import structlog
 from celery.app.amqp import AMQP
 from celery.app.control import Control as CeleryControl
 from kombu import Connection, Consumer, Exchange, Producer, pidbox
 from redis.exceptions import RedisError
 
-logger = structlog.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 #: The pause before another attempt: the first, the increase, and the longest, in seconds. kombu's (2, 2 and
 #: 30) are longer than many outages, and a call that a limit has admitted would lose its turn.
@@ -83,7 +83,7 @@ class Mailbox(pidbox.Mailbox):
         try:
             super()._publish_reply(reply, exchange, routing_key, ticket, channel, producer, **options)
         except RedisError as error:  # who has asked waits a second or so
-            logger.warning("worker.command_not_answered", reason=str(error))
+            logger.warning("Redis does not take the answer to a remote-control command: %s", error)
 
 
 class Control(CeleryControl):

@@ -82,7 +82,7 @@ def test_worker_that_cannot_answer_still_drains(stack: LocalStack, control: Cont
         redis.config_set("maxmemory", 1)
         try:
             mailbox._publish("ping", {}, reply_ticket="ticket")
-            wait_until(lambda: "worker.command_not_answered" in stack.log(worker)[since:], PATIENCE)
+            wait_until(lambda: "does not take the answer" in stack.log(worker)[since:], PATIENCE)
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(PATIENCE) == 0
         finally:
