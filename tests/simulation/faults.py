@@ -57,7 +57,7 @@ def kill(world: World, pick: Random) -> bool:
 def damage(world: World, pick: Random) -> bool:
     """Let another program overwrite the record of a call."""
     held = {held.claim.run.id for worker in world.workers for held in worker.held.values()}
-    open_calls = [one for one in world.calls.values() if one.result is None]
+    open_calls = [one for one in world.calls.values() if one.result is None and not one.is_lost]
     one = world.choose(pick, [one for one in open_calls if one.id in held] or open_calls)
     if one is None or pick.random() < 0.6:
         return False

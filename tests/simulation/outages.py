@@ -80,6 +80,8 @@ def refuse_writes(world: World, pick: Random) -> bool:
 
 def take(world: World, pick: Random, deed: Deed, refusal: Refusal) -> bool:
     """Take a step whose program ends where a script of it fails."""
+    if deed is workers.reserve:  # its tags would name other messages (``Reservations.make``)
+        refusal.is_sent_again = False
     has_ended, world.acting = False, None
     try:
         with refusing(refusal, world.stop_following):
