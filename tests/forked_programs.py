@@ -306,7 +306,10 @@ def _serve(environment: Mapping[str, str]) -> None:
         told, tell = os.pipe()
         parent = os.fork()
         if parent == 0:
+            between = os.getpid()
             if os.fork() == 0:
+                while os.getppid() == between:  # a program that watches its parent is to see the last one
+                    os.sched_yield()
                 os.close(told)
                 try:
                     _become(order, descriptors, tell, environment)
