@@ -196,10 +196,16 @@ def _choose(pick: Random) -> Refusal:
 
 
 def _note_doubts(world: World, refusal: Refusal) -> None:
-    """Note which calls may be cancelled, completed, marked or accepted although nobody was told so."""
+    """Note which calls may be cancelled, completed, marked or accepted although nobody was told so.
+
+    A script that fails where it counts the start of a run goes on without it: that run counts for no rate.
+    """
     for one in world.calls.values():
         if one.id in refusal.words:
             one.is_doubtful = one.was_marked = True
+            if refusal.text == FAULT:
+                for limit in one.limits:
+                    world.starts.pop(limit.name, None)
 
 
 def check_outages(world: World) -> None:
