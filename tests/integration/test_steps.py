@@ -506,6 +506,7 @@ def test_turn_continues_when_results_precede_known_acceptance(
     wait_until(lambda: not client._calls.listener._reading.locked())
 
     def note(listener: ResultListener, expected: Expected) -> None:
+        wait_until(lambda: not listener._reading.locked())  # its own thread may look once more
         glance(listener, expected)
         has_come.append(expected.is_there)
 
